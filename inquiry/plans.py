@@ -1,0 +1,239 @@
+"""The experiments of the ladder: which arms, on which hosts and ranks, playing which shares of the batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from narrows.inquiry.case import ArmSpec, Case
+from narrows.inquiry.design import CONTROL, HEALTHY, PERTURBED, REGRESSED, Arm, ArmKind, Experiment, Mode
+from narrows.inquiry.playbook import Play
+from narrows.inquiry.scopes import SCOPE_RUNGS, Placement, Rung, Scope, placement
+from narrows.inquiry.state import State
+
+CURVE_SIZES = (1 << 14, 1 << 16, 1 << 18, 1 << 20)
+"""Bytes of the message-size sweep: two decades, which is enough to tell a slope from an intercept."""
+
+
+def culprit_ranks(state: State) -> tuple[int, ...]:
+    return tuple(int(rank) for rank in state.reconciliation.get("ranks", ()))
+
+
+def suspect_host(case: Case, state: State) -> str:
+    """The regressed run's host that the evidence points to; its first one where none stands out."""
+    ranks = culprit_ranks(state)
+    return case.full_placement.host_of(ranks[0]) if ranks else case.full_hosts[0]
+
+
+def spare_hosts(case: Case, state: State) -> tuple[str, ...]:
+    """Hosts that are not suspected: spares first, then the healthy run's own."""
+    suspect = suspect_host(case, state)
+    used = set(case.full_hosts) | set(case.healthy_hosts)
+    spares = [host for host in case.cluster.hosts if host not in used]
+    return (*spares, *(host for host in case.healthy_hosts if host != suspect))
+
+
+def _parts(case: Case, state: State, scope: Scope) -> tuple[Placement, tuple[int, ...]]:
+    """The hosts of the regressed run at ``scope`` and the full-scale ranks whose parts are played."""
+    width = case.cluster.ranks_per_node
+    host = suspect_host(case, state)
+    first = case.full_hosts.index(host) if host in case.full_hosts else 0
+    if scope is Scope.ONE_RANK:
+        ranks = culprit_ranks(state)
+        return placement((host,), 1), (ranks[0] if ranks else first * width,)
+    if scope is Scope.ONE_NODE:
+        return placement((host,), width), tuple(range(first * width, (first + 1) * width))
+    if scope is Scope.TWO_NODES:
+        pair = sorted({first, 1 if first == 0 else 0}) if first < 2 else [0, first]
+        hosts = tuple(case.full_hosts[i] for i in pair)
+        return placement(hosts, width), tuple(i * width + k for i in pair for k in range(width))
+    return case.full_placement, tuple(range(case.world_size))
+
+
+def _base(case: Case, *, rung: Rung, scope: Scope, key: str, where: Placement, before: Arm, after: Arm, mode: Mode,
+          differs: tuple[str, ...]) -> Experiment:  # fmt: skip
+    judging = case.judging
+    return Experiment(
+        key=key,
+        rung=rung,
+        scope=scope,
+        program=case.workload.program,
+        before=before,
+        after=after,
+        placement=where,
+        mode=mode,
+        device=case.cluster.device,
+        base=dict(case.workload.config),
+        args=case.workload.args,
+        differs=differs,
+        num_shards=case.world_size,
+        pairs=judging.pairs,
+        max_pairs=max(judging.looks),
+        steps=judging.steps,
+        washout=judging.washout,
+        seed=judging.seed,
+    )
+
+
+def _arm(name: str, spec: ArmSpec, parts: tuple[int, ...], ranks: tuple[int, ...] = ()) -> Arm:
+    return Arm(name=name, config=dict(spec.config), args=spec.args, env=dict(spec.env), ranks=ranks, shards=parts)
+
+
+def differing(before: ArmSpec, after: ArmSpec) -> tuple[str, ...]:
+    """The manifest fields in which two configurations declare to differ."""
+    keys = [
+        f"config.{key}"
+        for key in sorted({*before.config, *after.config})
+        if before.config.get(key) != after.config.get(key)
+    ]
+    if before.args != after.args:
+        keys.append("argv")
+    keys += [
+        f"environment.{key}" for key in sorted({*before.env, *after.env}) if before.env.get(key) != after.env.get(key)
+    ]
+    return tuple(keys)
+
+
+def _join(before: Placement, after: Placement) -> tuple[Placement, tuple[int, ...], tuple[int, ...]]:
+    """One launch that holds both sets of hosts, and the ranks of each set in it."""
+    sizes = {host: len(ranks) for host, ranks in before.hosts}
+    for host, ranks in after.hosts:
+        sizes[host] = max(sizes.get(host, 0), len(ranks))
+    names = list(sizes)
+    starts, total = {}, 0
+    for name in names:
+        starts[name] = total
+        total += sizes[name]
+    whole = Placement(hosts=tuple((n, tuple(range(starts[n], starts[n] + sizes[n]))) for n in names))
+
+    def of(part: Placement) -> tuple[int, ...]:
+        return tuple(starts[host] + k for host, ranks in part.hosts for k in range(len(ranks)))
+
+    return whole, of(before), of(after)
+
+
+def node_set(case: Case, *, rung: Rung, scope: Scope, key: str, before: Placement, after: Placement,
+             parts: tuple[int, ...], names: tuple[str, str], spec: ArmSpec) -> Experiment:  # fmt: skip
+    """The same parts on two sets of hosts, never at the same time. Only the hosts differ."""
+    whole, first, second = _join(before, after)
+    return _base(
+        case, rung=rung, scope=scope, key=key, where=whole, mode=Mode.NODE_SET, differs=("placement", "hosts"),
+        before=_arm(names[0], spec, parts, first), after=_arm(names[1], spec, parts, second),
+    )  # fmt: skip
+
+
+def _mirror(case: Case, where: Placement) -> Placement:
+    """The healthy run's hosts in the positions of the regressed run's ``where``."""
+    swapped = dict(zip(case.full_hosts, case.healthy_hosts, strict=True))
+    return Placement(hosts=tuple((swapped.get(host, host), ranks) for host, ranks in where.hosts))
+
+
+def at_scope(case: Case, state: State, scope: Scope, rung: Rung | None = None) -> Experiment:
+    """Healthy against regressed at ``scope``, on the hosts that the evidence points to."""
+    where, parts = _parts(case, state, scope)
+    rung = rung or SCOPE_RUNGS[scope]
+    key = f"{scope.value}-{REGRESSED}"
+    work = case.workload
+    if work.kind is ArmKind.PLACEMENT:
+        return node_set(
+            case, rung=rung, scope=scope, key=key, before=_mirror(case, where), after=where, parts=parts,
+            names=(HEALTHY, REGRESSED), spec=work.regressed,
+        )  # fmt: skip
+    return _base(
+        case, rung=rung, scope=scope, key=key, where=where, mode=case.judging.mode,
+        before=_arm(HEALTHY, work.healthy, parts), after=_arm(REGRESSED, work.regressed, parts),
+        differs=differing(work.healthy, work.regressed),
+    )  # fmt: skip
+
+
+def control(case: Case, state: State, scope: Scope) -> Experiment | None:
+    """The same comparison where no loss is expected: on hosts that are not suspected."""
+    suspect = suspect_host(case, state)
+    spares = [host for host in spare_hosts(case, state) if host != suspect]
+    if not spares:
+        return None
+    _, parts = _parts(case, state, scope)
+    width = 1 if scope is Scope.ONE_RANK else case.cluster.ranks_per_node
+    work, key = case.workload, f"{scope.value}-{CONTROL}"
+    if work.kind is ArmKind.PLACEMENT:
+        good = _mirror(case, placement((suspect,), width))
+        others = [host for host in spares if host not in good.names]
+        if not others:
+            return None
+        return node_set(
+            case, rung=SCOPE_RUNGS[scope], scope=scope, key=key, before=good, after=placement((others[0],), width),
+            parts=parts, names=(HEALTHY, CONTROL), spec=work.regressed,
+        )  # fmt: skip
+    inside = [host for host in case.full_hosts if host != suspect]
+    if not inside:
+        return None
+    first = case.full_hosts.index(inside[0]) * case.cluster.ranks_per_node
+    return _base(
+        case, rung=SCOPE_RUNGS[scope], scope=scope, key=key, where=placement((inside[0],), width),
+        mode=case.judging.mode, before=_arm(HEALTHY, work.healthy, tuple(range(first, first + width))),
+        after=_arm(REGRESSED, work.regressed, tuple(range(first, first + width))),
+        differs=differing(work.healthy, work.regressed),
+    )  # fmt: skip
+
+
+def perturbed_spec(case: Case, play: Play) -> ArmSpec:
+    """The regressed arm with the play's change laid over it."""
+    spec = case.workload.regressed
+    return replace(spec, config={**spec.config, **play.config}) if play.config else spec
+
+
+def perturb(case: Case, state: State, play: Play, scope: Scope, rung: Rung, key: str) -> Experiment | None:
+    """Regressed against perturbed at ``scope``: one change. None where the cluster has no host for it."""
+    where, parts = _parts(case, state, scope)
+    work = case.workload
+    names = (REGRESSED, PERTURBED)
+    if play.placement == "replace":
+        spares = spare_hosts(case, state)
+        free = [host for host in spares if host not in where.names]
+        if not free:
+            return None
+        suspect = suspect_host(case, state)
+        after = Placement(hosts=tuple((free[0] if host == suspect else host, ranks) for host, ranks in where.hosts))
+        return node_set(case, rung=rung, scope=scope, key=key, before=where, after=after, parts=parts, names=names,
+                        spec=work.regressed)  # fmt: skip
+    if play.placement == "colocate":
+        after = placement((where.names[0],), where.world_size)
+        return node_set(case, rung=rung, scope=scope, key=key, before=where, after=after, parts=parts, names=names,
+                        spec=work.regressed)  # fmt: skip
+    spec = work.perturbed if play.id == "case" and work.perturbed else perturbed_spec(case, play)
+    return _base(
+        case, rung=rung, scope=scope, key=key, where=where, mode=case.judging.mode,
+        before=_arm(REGRESSED, work.regressed, parts), after=_arm(PERTURBED, spec, parts),
+        differs=differing(work.regressed, spec),
+    )  # fmt: skip
+
+
+def swap(case: Case, state: State) -> Experiment | None:
+    """A known-good and a suspected rank side by side, with their own and with exchanged shards."""
+    suspect = suspect_host(case, state)
+    good = [host for host in (*case.healthy_hosts, *spare_hosts(case, state)) if host != suspect]
+    if not good or not case.workload.builtin:
+        return None
+    ranks = culprit_ranks(state)
+    mine = ranks[0] if ranks else 0
+    other = next(rank for rank in range(case.world_size) if rank != mine)
+    spec = case.workload.regressed
+    return _base(
+        case, rung=Rung.PERTURBATION, scope=Scope.ONE_RANK, key="swap", where=placement((good[0], suspect), 1),
+        mode=Mode.SWITCHBACK, before=_arm("own", spec, (other, mine)), after=_arm("exchanged", spec, (mine, other)),
+        differs=("shards",),
+    )  # fmt: skip
+
+
+def message_sizes(scope: Scope, experiment: Experiment) -> Experiment:
+    """The operation of the application, outside of it, over message sizes, with the arms of ``experiment``."""
+    return replace(
+        experiment, key=f"{scope.value}-curve", program="collective", sizes_bytes=CURVE_SIZES, pairs=6, max_pairs=6,
+        expected_step_s=0.05 * len(CURVE_SIZES),
+    )  # fmt: skip
+
+
+def soak(case: Case, experiment: Experiment) -> Experiment:
+    """The same arms in fewer, longer turns."""
+    turns = 2 * 4
+    steps = max(experiment.steps, -(-case.judging.soak_steps // turns))
+    return replace(experiment, key="soak", rung=Rung.SOAK, pairs=4, max_pairs=4, steps=steps)
