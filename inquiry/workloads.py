@@ -117,10 +117,18 @@ _FACTOR = _float("factor", 1.12, KnobClass.COMPUTE, "what every kernel's length 
 SLOW_LINK = _record(
     "slow_link",
     KnobClass.COMM,
-    "modelled link between hosts: a collective that crosses hosts lasts longer by what the link needs for it",
-    _float("mbit", 700.0, KnobClass.COMM, "rate of the link", 0.1, 1e6, "Mbit/s"),
+    "modelled link between hosts: what a collective that crosses hosts needs on top of the fabric",
+    _float("mbit", 1200.0, KnobClass.COMM, "rate of the link", 0.1, 1e6, "Mbit/s"),
     _float("delay_us", 200.0, KnobClass.COMM, "one-way delay of the link", 0, 1e6, "us"),
     _text("host", KnobClass.PLACEMENT, "only the link of this host; empty: every link between hosts"),
+)
+
+_FABRIC = (
+    _float("fabric_mbit", 2400.0, KnobClass.COMM, "rate of the emulated fabric", 0.1, 1e7, "Mbit/s"),
+    _float("fabric_delay_us", 2000.0, KnobClass.COMM, "one-way delay of the emulated fabric", 0, 1e6, "us"),
+    _float(
+        "fabric_jitter", 0.02, KnobClass.COMM, "mean of an exponential delay of each collective, as a fraction", 0, 10
+    ),
 )
 
 _STEP = (
@@ -162,7 +170,8 @@ _STEP = (
     _int("eval_every", 0, KnobClass.CHECKPOINT, "steps between evaluations; 0: none", 0, 1_000_000, "steps"),
     _int("eval_us", 0, KnobClass.CHECKPOINT, "time of an evaluation (emulated)", 0, 600_000_000, "us"),
     # Communication.
-    _int("bucket_bytes", 131072, KnobClass.COMM, "gradient bucket, before the wire format", 1024, 1 << 30, "bytes"),
+    *_FABRIC,
+    _int("bucket_bytes", 196608, KnobClass.COMM, "gradient bucket, before the wire format", 1024, 1 << 30, "bytes"),
     _choice("grad_dtype", ("float32", "bfloat16"), KnobClass.COMM, "format of gradients on the wire"),
     _bool("overlap", True, KnobClass.COMM, "buckets are reduced during backward, not after it"),
     # Faults of a place.
@@ -180,6 +189,7 @@ _COLLECTIVE = (
     Knob(name="sizes_bytes", kind=KnobKind.SIZES, default=(4096, 16384, 65536, 262144, 1048576), low=4, high=1 << 33,
          unit="bytes", touches=KnobClass.COMM, meaning="total buffer of one call, for each point of the curve"),
     _int("repeats", 12, KnobClass.HARMLESS, "calls for each size in a segment", 1, 100_000, "calls"),
+    *_FABRIC,
     SLOW_LINK,
     _text("label", KnobClass.HARMLESS, "a name for the reader; changes nothing"),
 )  # fmt: skip

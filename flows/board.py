@@ -1,0 +1,172 @@
+"""The hypotheses of an investigation as a board: one markdown artifact, updated in place, or a terminal table."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from rich.table import Table
+
+OPEN = ("registered", "running")
+_HEADERS = ("", "scope", "hypothesis", "prediction", "reject if", "verdict", "evidence")
+# No emoji: a bare machine has no font for them.
+_MARKS = {"supported": "\u2713", "rejected": "\u2717", "inconclusive": "?", "running": "\u25b8", "registered": "\u00b7"}
+_STYLES = {"supported": "green", "rejected": "red", "inconclusive": "yellow", "running": "cyan"}
+_PICTURES_BYTES = 1_000_000  # Prefect refuses to publish the event of an artifact above 1.5 MB
+_KEY_LENGTH = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoardRow:
+    """One hypothesis. ``verdict`` is registered, running, supported, rejected or inconclusive."""
+
+    scope: str
+    hypothesis: str
+    prediction: str
+    reject_if: str
+    verdict: str
+    evidence: str = ""
+
+    def cells(self) -> tuple[str, ...]:
+        """The row's texts under the board's headers."""
+        mark = _MARKS.get(self.verdict, "")
+        return mark, self.scope, self.hypothesis, self.prediction, self.reject_if, self.verdict, self.evidence
+
+
+def board_markdown(title: str, rows: Sequence[BoardRow], pictures: Mapping[str, bytes] | None = None) -> str:
+    """The board as markdown for the Prefect page; ``pictures`` are PNG files by caption, inside the text.
+
+    The chain is text: mermaid is drawn by Prefect's second page only.
+    """
+    lines = [f"## {_escape(title)}", ""]
+    if rows:
+        lines += [_escape(chain(rows)), ""]
+    lines += [_table_line(_HEADERS), _table_line(["-"] * len(_HEADERS))]
+    for row in rows:
+        cells = [_escape(cell) for cell in row.cells()]
+        cells[5] = f"**{cells[5]}**"
+        lines.append(_table_line(cells))
+    return "\n".join([*lines, *_pictures(pictures or {})]) + "\n"
+
+
+def chain(rows: Sequence[BoardRow]) -> str:
+    """The scopes in order, each with the verdicts reached in it."""
+    marks: dict[str, list[str]] = {}
+    for row in rows:
+        marks.setdefault(row.scope, []).append(_MARKS.get(row.verdict, row.verdict))
+    return " \u2192 ".join(f"{scope} {''.join(found)}" for scope, found in marks.items())
+
+
+def _table_line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escape(text: str) -> str:
+    # The page would take < for HTML, and a bar or a line break for the end of a cell.
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
+    return " ".join(text.replace("*", "\\*").replace("`", "\\`").split())
+
+
+def _pictures(pictures: Mapping[str, bytes]) -> list[str]:
+    lines, room = [], _PICTURES_BYTES
+    for caption, png in pictures.items():
+        uri = data_uri(png)
+        if len(uri) <= room:
+            room -= len(uri)
+            lines += ["", f"![{_escape(caption)}]({uri})"]
+        else:
+            lines += ["", f"{_escape(caption)}: left out here, {len(png) / 1e6:.1f} MB; see the investigation's folder"]
+    return lines
+
+
+def data_uri(png: bytes) -> str:
+    """A PNG inside a text. Raises ``ValueError`` for anything else."""
+    if not png.startswith(b"\x89PNG"):
+        raise ValueError("a picture of the board must be a PNG file")
+    return "data:image/png;base64," + base64.b64encode(png).decode()
+
+
+def board_table(title: str, rows: Sequence[BoardRow]) -> Table:
+    """The same board for a terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(title), title_justify="left", caption=Text(chain(rows)), caption_justify="left")
+    for header in _HEADERS:
+        table.add_column(header, overflow="fold")
+    for row in rows:
+        style = _STYLES.get(row.verdict, "")
+        table.add_row(*(Text(cell, style=style if index in (0, 5) else "") for index, cell in enumerate(row.cells())))
+    return table
+
+
+def board_key(slug: str) -> str:
+    """The artifact key of an investigation: Prefect's keys hold a-z, 0-9 and dashes only, and are global."""
+    text = re.sub(r"[^a-z0-9]+", "-", slug.lower()).strip("-")[:_KEY_LENGTH].strip("-")
+    if not text:
+        raise ValueError(f"no artifact key can be made of {slug!r}; name the case with letters or digits")
+    return f"board-{text}"
+
+
+class Board:
+    """The artifact of the flow run that creates it: one version a run, whatever the number of updates.
+
+    A run that was started again goes on with the artifact that it made before.
+    """
+
+    def __init__(self, slug: str, title: str) -> None:
+        self.key, self._title = board_key(slug), title
+        self._artifact: UUID | None = None
+
+    def show(self, rows: Sequence[BoardRow], pictures: Mapping[str, bytes] | None = None) -> None:
+        """Puts ``rows`` on the page. To be called inside the root flow run."""
+        from prefect.artifacts import create_markdown_artifact
+        from prefect.client.orchestration import get_client
+        from prefect.client.schemas.actions import ArtifactUpdate
+
+        text = board_markdown(self._title, rows, pictures)
+        self._artifact = self._artifact or self._of_this_run()
+        if self._artifact is None:
+            made = create_markdown_artifact(text, key=self.key, description=f"hypothesis board: {self._title}")
+            assert not hasattr(made, "__await__"), "called from a coroutine"
+            self._artifact = made
+            return
+        with get_client(sync_client=True) as client:
+            client.update_artifact(self._artifact, ArtifactUpdate(data=text))
+
+    def _of_this_run(self) -> UUID | None:
+        from prefect.client.orchestration import get_client
+        from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterKey
+        from prefect.runtime import flow_run
+
+        mine = ArtifactFilter(
+            key=ArtifactFilterKey(any_=[self.key]), flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run.id])
+        )
+        with get_client(sync_client=True) as client:
+            found = client.read_artifacts(artifact_filter=mine)
+        return found[0].id if found else None
+
+
+def label_run(verdict: str) -> None:
+    """Puts ``verdict`` into the current flow run's name and tags.
+
+    The page colours by the state's type, so that supported and rejected look the same, and filters by tag.
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.runtime import flow_run
+
+    if flow_run.id is None:
+        raise ValueError("there is no flow run to label")
+    with get_client(sync_client=True) as client:
+        run = client.read_flow_run(flow_run.id)
+        name = re.sub(r" \u00b7 [A-Z_ ]+$", "", run.name)
+        tags = [tag for tag in run.tags if not tag.startswith("verdict:")]
+        client.update_flow_run(
+            run.id, name=f"{name} \u00b7 {verdict.upper()}", tags=[*tags, f"verdict:{verdict.lower()}"]
+        )

@@ -1,0 +1,189 @@
+"""The command line. Prefect and torch are imported by the commands that need them, never for help."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, CycloptsError, Group, Parameter
+
+from narrows.inquiry.errors import CaseError, NarrowsError
+from narrows.inquiry.scopes import Rung
+
+DONE, ERROR, USAGE, INCONCLUSIVE, FOUND = 0, 1, 2, 3, 4
+
+_INVESTIGATE = Group("Find a cause", sort_key=1)
+_RECORD = Group("Record and read runs", sort_key=2)
+_SERVE = Group("Follow", sort_key=3)
+
+app = App(
+    name="narrows",
+    help="Narrow a distributed-training slowdown to the smallest experiment that still shows it.\n\n"
+    "Start with `narrows demo`: it records a regression on this machine, without a GPU, and explains it.",
+    version=lambda: version("narrows"),
+    help_epilogue="Exit codes: 0 done, 1 error, 2 bad usage or case file, 3 inconclusive, 4 a gate found something.",
+)
+
+NoUi = Annotated[bool, Parameter(name="--no-ui", negative="", help="Run without the Prefect server and its pages.")]
+Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object, and nothing else.")]
+
+
+@app.command(group=_INVESTIGATE)
+def demo(
+    name: Annotated[str, Parameter(help="The worked case; `--list` names them.")] = "packing",
+    /,
+    *,
+    out: Annotated[Path | None, Parameter(help="Folder to write to; default narrows-demo/NAME.")] = None,
+    seed: Annotated[int | None, Parameter(help="Another seed: other documents, another order of the arms.")] = None,
+    list_: Annotated[bool, Parameter(name="--list", negative="", help="Name the worked cases and stop.")] = False,
+    no_ui: NoUi = False,
+    json_: Json = False,
+) -> int:
+    """Record a worked regression at full scale, then investigate it to its postmortem.
+
+    Everything runs here: torchrun with gloo, an emulated accelerator, a local Prefect server. It takes a few minutes
+    and asks nothing. The folder holds the case file, both runs, and all evidence; look around, then write your own.
+    """
+    from narrows.flows import commands
+
+    if list_:
+        return commands.list_demos()
+    return commands.demo(name, out=out, seed=seed, no_ui=no_ui, as_json=json_)
+
+
+@app.command(group=_INVESTIGATE)
+def investigate(
+    case: Annotated[Path, Parameter(help="The case file.")],
+    /,
+    *,
+    yes: Annotated[bool, Parameter(negative="", help="Approve every launch beforehand; for unattended use.")] = False,
+    resume: Annotated[
+        bool, Parameter(negative="", help="Go on where an earlier run stopped; nothing is run again.")
+    ] = False,
+    fresh: Annotated[
+        bool, Parameter(negative="", help="Start over; the earlier investigation is kept beside it.")
+    ] = False,
+    until: Annotated[str | None, Parameter(help="Stop after this rung: its number, 1 to 10, or its name.")] = None,
+    no_ui: NoUi = False,
+    json_: Json = False,
+) -> int:
+    """Narrow the regression of a case file, rung by rung, and write its postmortem.
+
+    Each hypothesis is put on record with its prediction and its rejection criterion before anything runs. Launches
+    that cost more than the case's ask line wait for approval. Results are in cases/NAME beside the case file.
+    """
+    from narrows.flows import commands
+
+    rung = _rung(until) if until is not None else None
+    return commands.investigate(case, yes=yes, resume=resume, fresh=fresh, until=rung, no_ui=no_ui, as_json=json_)
+
+
+def _rung(text: str) -> Rung:
+    for rung in Rung:
+        if text.strip().lower() in (str(rung.number), rung.value, rung.label):
+            return rung
+    names = ", ".join(rung.label for rung in Rung)
+    raise CaseError(f"--until {text}: there is no such rung; expected one of {names}")
+
+
+@app.command(group=_INVESTIGATE)
+def show(
+    case: Annotated[str, Parameter(help="A case file, a case's folder, or the name of a case in ./cases.")],
+    /,
+    *,
+    json_: Json = False,
+) -> int:
+    """Print the board of a case: every hypothesis with its prediction, its verdict and its numbers."""
+    from narrows.flows import commands
+
+    return commands.show(case, as_json=json_)
+
+
+@app.command(group=_INVESTIGATE)
+def check(case: Annotated[Path, Parameter(help="The case file.")], /, *, json_: Json = False) -> int:
+    """Check a case file: every problem with its line, its key, the rule and what was expected.
+
+    Reads the runs that it names, and says what an investigation would do first. Launches nothing.
+    """
+    from narrows.flows import commands
+
+    return commands.check(case, as_json=json_)
+
+
+@app.command(group=_RECORD)
+def run(
+    *program: Annotated[str, Parameter(help="The program and its arguments, after --.", allow_leading_hyphen=True)],
+    out: Annotated[Path | None, Parameter(help="Run directory to write; default runs/DATE-TIME.")] = None,
+) -> int:
+    """Record an unmodified training program: narrows run -- torchrun --nproc-per-node 2 train.py
+
+    Every Python process that it starts and that is a rank writes its steps and collectives. The optimizer's step is
+    the step boundary. The program's exit code is passed through.
+    """
+    from narrows.flows.instrumented import run_instrumented
+
+    return run_instrumented(list(program), out)
+
+
+@app.command(group=_RECORD)
+def manifest(
+    run_: Annotated[Path, Parameter(name="RUN", help="A run directory.")],
+    other: Annotated[Path | None, Parameter(name="OTHER", help="A second one: print what differs.")] = None,
+    /,
+    *,
+    json_: Json = False,
+) -> int:
+    """Print what a run really ran on, or in what two runs differ, the executed work first.
+
+    With two runs the exit code is 4 when something that can touch the step time differs.
+    """
+    from narrows.flows import commands
+
+    return commands.manifest(run_, other, as_json=json_)
+
+
+@app.command(group=_SERVE)
+def ui() -> int:
+    """Keep the local Prefect server up, to read the boards of earlier investigations; Ctrl-C ends it."""
+    from narrows.flows import server
+
+    server.hold_server(note=print)
+    return DONE
+
+
+def main(argv: list[str] | None = None) -> None:
+    """The console script. One line for what is wrong, no traceback, unless ``--debug`` stands first."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = bool(words) and words[0] == "--debug"
+    words = words[1:] if debug else words
+    sys.exit(
+        _guarded(lambda: app(words, exit_on_error=False, print_error=False, result_action="return_value"), debug=debug)
+    )
+
+
+def _guarded(command: Callable[[], object], *, debug: bool) -> int:
+    try:
+        result = command()
+    except CycloptsError as error:
+        return _complain(f"{error}".strip() + " (narrows --help lists the commands)", USAGE)
+    except CaseError as error:
+        if debug:
+            raise
+        for place in error.places:
+            _complain(place, USAGE)
+        return USAGE
+    except (NarrowsError, ValueError) as error:
+        if debug:
+            raise
+        return _complain(str(error), ERROR)
+    except KeyboardInterrupt:
+        return _complain("interrupted; `narrows investigate CASE --resume` goes on from here", 130)
+    return result if isinstance(result, int) else DONE
+
+
+def _complain(message: str, code: int) -> int:
+    print(f"narrows: {message}", file=sys.stderr)
+    return code

@@ -1,0 +1,193 @@
+"""The bodies of the commands: open, run, print. What they print for people, and for machines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from narrows.flows import demo as demos
+from narrows.flows import engine
+from narrows.flows.approval import Answer, ApprovalRequest
+from narrows.flows.approval import ask as ask_person
+from narrows.flows.cli import DONE, FOUND, INCONCLUSIVE
+from narrows.flows.launching import Launcher
+from narrows.flows.local_launcher import LocalLauncher
+from narrows.flows.postmortem import write_postmortem
+from narrows.flows.progress import Progress
+from narrows.flows.session import Session, case_directory, open_session
+from narrows.inquiry.codec import plain
+from narrows.inquiry.conclusion import report
+from narrows.inquiry.errors import CaseError
+from narrows.inquiry.scopes import Rung
+from narrows.inquiry.steps import Ask, Stop, StopReason
+
+EXITS = {StopReason.EXPLAINED: DONE, StopReason.NO_REGRESSION: DONE, StopReason.UNTIL: DONE}
+
+
+def launcher_of(_session_or_case: object = None) -> Launcher:
+    """The launcher for ``cluster.launcher: local``, the only one that a case file may name."""
+    return LocalLauncher()
+
+
+def list_demos() -> int:
+    """Prints the worked cases with the comment that heads each file."""
+    for name in demos.names():
+        print(f"{name:14} {demos.headline(name)}")
+    return DONE
+
+
+def demo(name: str, *, out: Path | None, seed: int | None, no_ui: bool, as_json: bool) -> int:
+    """Lays out a worked case, records its runs, investigates it."""
+    folder = out or Path("narrows-demo") / name
+    case_file = demos.lay_out(name, folder, seed=seed)
+    with Progress(quiet=as_json) as progress:
+        progress.say(f"worked case {name}: {demos.headline(name)}")
+        progress.say(f"recording a healthy and a regressed run at full scale into {folder / 'runs'}")
+        demos.record(case_file, launcher_of(), on_line=progress.line)
+    return investigate(case_file, yes=True, resume=False, fresh=False, until=None, no_ui=no_ui, as_json=as_json)
+
+
+def investigate(
+    case_file: Path, *, yes: bool, resume: bool, fresh: bool, until: Rung | None, no_ui: bool, as_json: bool
+) -> int:
+    """Opens the case and takes its steps, on the Prefect board or without it."""
+    with Progress(quiet=as_json) as progress:
+        session = open_session(case_file, launcher_of(), resume=resume, fresh=fresh)
+        session.say, session.show_line = progress.say, progress.line
+        session.ask = _asker(session, yes=yes, progress=progress)
+        stop = _with_board(session, until, progress) if not no_ui else _plainly(session, until)
+    if as_json:
+        print_json(_report(session))
+    return EXITS.get(stop.reason, INCONCLUSIVE)
+
+
+def _plainly(session: Session, until: Rung | None) -> Stop:
+    stop = engine.run(session, until)
+    for line in write_postmortem(session):
+        session.say(line)
+    return stop
+
+
+def _with_board(session: Session, until: Rung | None, progress: Progress) -> Stop:
+    from narrows.flows.server import connected
+
+    with connected(note=progress.say) as server:
+        from narrows.flows.investigate import run_on_board
+
+        return run_on_board(session, until, server)
+
+
+def _asker(session: Session, *, yes: bool, progress: Progress) -> Callable[[Ask], Answer]:
+    def ask(step: Ask) -> Answer:
+        text = f"{step.question}\n\n{session.case.question}"
+        request = ApprovalRequest(key=step.gate, title=f"Approve {step.gate}?", text=text)
+        progress.pause()
+        return ask_person(request, auto_yes=yes, note=progress.say)
+
+    return ask
+
+
+def _report(session: Session) -> dict[str, Any]:
+    postmortem = str(session.postmortem) if session.postmortem.exists() else None
+    return report(session.case, session.docket, postmortem)
+
+
+def print_json(value: object) -> None:
+    """One JSON object on standard output."""
+    json.dump(plain(value), sys.stdout, indent=2, allow_nan=False)
+    print()
+
+
+def find_case(text: str) -> Session:
+    """The case that ``text`` names: its file, its folder, or its name under ./cases. Raises ``CaseError``."""
+    path = Path(text)
+    if path.is_file():
+        return open_session(path, launcher_of(), resume=True, exclusive=False)
+    for folder in (path, Path("cases") / text):
+        if (folder / "docket.jsonl").is_file():
+            return _session_of(folder)
+    raise CaseError(
+        f"{text}: no case file, no case folder, and no case of this name in ./cases; give the case file's path"
+    )
+
+
+def _session_of(folder: Path) -> Session:
+    """The session of a case folder, found back through the case file two levels up."""
+    for candidate in sorted(folder.resolve().parent.parent.glob("*.yaml")):
+        try:
+            from narrows.flows.casefile import load_case
+
+            case = load_case(candidate)
+        except CaseError:
+            continue
+        if case_directory(candidate, case.name) == folder.resolve():
+            return open_session(candidate, launcher_of(), resume=True, exclusive=False)
+    raise CaseError(f"{folder}: its case file is not in {folder.resolve().parent.parent}; give the case file's path")
+
+
+def show(text: str, *, as_json: bool) -> int:
+    """The board of a case."""
+    session = find_case(text)
+    if as_json:
+        print_json(_report(session))
+        return DONE
+    from rich.console import Console
+
+    from narrows.flows.board import board_table
+    from narrows.flows.board_rows import rows_of
+
+    done = session.state.concluded
+    Console().print(board_table(session.case.question, rows_of(session.state)))
+    print(done["reason"] if done else "not concluded yet; continue with --resume")
+    if session.postmortem.exists():
+        print(f"postmortem: {session.postmortem}")
+    return DONE
+
+
+def check(case_file: Path, *, as_json: bool) -> int:
+    """Loads the case and its runs; says what it found."""
+    from narrows.flows.casefile import load_case
+    from narrows.flows.session import arm_runs
+    from narrows.reducers.evidence import build_evidence
+
+    case = load_case(case_file)
+    evidence = build_evidence("given", arm_runs(case), statistic=case.judging.statistic, mode="given")
+    steps = {arm: one["step_ms"] for arm, one in evidence["arms"].items()}
+    if as_json:
+        print_json({"schema": 1, "case": case.name, "arms": case.workload.kind, "scopes": case.scopes(),
+                    "step_ms": steps, "pairs": evidence["pairs"], "losses": evidence["losses"]})  # fmt: skip
+        return DONE
+    print(f"{case_file}: {case.name}: a {case.workload.kind.value} comparison, {evidence['pairs']} pairs")
+    print(
+        f"  step: healthy {steps['healthy']:.4g} ms, regressed {steps['regressed']:.4g} ms ({case.judging.statistic})"
+    )
+    print(
+        f"  scopes: {', '.join(scope.words for scope in case.scopes())}; budget {case.budget.device_hours:g} device-hours"
+    )
+    for loss in evidence["losses"]:
+        print(f"  lost while reading: {loss}")
+    return DONE
+
+
+def manifest(run: Path, other: Path | None, *, as_json: bool) -> int:
+    """One manifest, or the differences of two."""
+    from narrows.reducers.manifest_rules import DifferenceKind
+    from narrows.reducers.manifests import diff_manifests
+    from narrows.reducers.rundir import read_run
+
+    first = read_run(run).manifest
+    if other is None:
+        print_json(first)
+        return DONE
+    differences = diff_manifests(first, read_run(other).manifest)
+    if as_json:
+        print_json({"schema": 1, "differences": [plain(one) for one in differences]})
+    else:
+        for one in differences:
+            print(f"{one.kind.value:10} {one.words()}")
+            print(f"{'':10} {one.why}")
+        print(f"{len(differences)} differences" if differences else "no difference that was recorded")
+    return FOUND if any(one.kind is not DifferenceKind.HARMLESS for one in differences) else DONE

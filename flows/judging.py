@@ -1,0 +1,482 @@
+"""From registered hypotheses and evidence records to verdicts: one function for each kind of test."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from narrows.flows.session import Session
+from narrows.inquiry.codec import plain
+from narrows.inquiry.design import REGRESSED
+from narrows.inquiry.hypotheses import Hypothesis, Registration, Test
+from narrows.inquiry.state import State
+from narrows.inquiry.steps import Judge, Topic
+from narrows.inquiry.verdict import RegressionStatus, Verdict
+from narrows.reducers.closing import ClosingVerdict, closing_test, unchanged
+from narrows.reducers.comparison import RegressionResult, ScopeResult, confirm_regression, judge_scope, needs_more
+from narrows.reducers.curves import CurvePattern, compare_curves
+from narrows.reducers.estimates import estimate, interval_ms
+from narrows.reducers.numerator import NumeratorResult, NumeratorVerdict, Work, judge_numerator
+from narrows.reducers.reconcile import Shape, reconcile
+
+GIVEN = "given"
+COVERAGE_NEEDED = 0.95
+SCREENING_PAIRS = 4
+"""Given runs with fewer pairs than this describe; they screen nothing out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What one judgement says. ``wanted_pairs`` set: not decided, go on to so many pairs. ``file`` is the evidence."""
+
+    hypothesis: str | None = None
+    verdict: Verdict | None = None
+    effect_ms: float | None = None
+    interval_ms: tuple[float, float] | None = None
+    reason: str = ""
+    numbers: dict[str, Any] = field(default_factory=dict)
+    findings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    wanted_pairs: int | None = None
+    pairs: int = 0
+    file: str = "evidence/given.json"
+
+
+def judge(session: Session, step: Judge) -> list[Found]:
+    """The verdicts that ``step`` asks for, in order. Evidence that is missing or unfit gives ``inconclusive``."""
+    state = session.state
+    registrations = [state.registrations[one] for one in step.hypotheses]
+    if step.topic is Topic.GIVEN:
+        return _given(session, registrations)
+    if step.topic is Topic.RECONCILIATION:
+        return [*(_account(session, one) for one in registrations), _reconciliation(session)]
+    assert step.experiment is not None
+    name = step.experiment
+    if not state.evidence.get(name):
+        return [_unable(one, _why_missing(state, name), name) for one in registrations]
+    evidence = session.evidence(name)
+    if evidence["confounded"]:
+        fields = ", ".join(evidence["confounded"])
+        why = f"confounded: the arms also differ in {fields}, which they do not declare; make these equal and run again"
+        return [_unable(one, why, name) for one in registrations]
+    return [_TESTS[one.hypothesis.test](session, one, evidence) for one in registrations]
+
+
+def _why_missing(state: State, experiment: str) -> str:
+    answer = state.answers.get(experiment, {})
+    if answer.get("decision") == "skip":
+        return f"not run: {answer.get('by')} declined it" + (f" ({answer['reason']})" if answer.get("reason") else "")
+    failures = state.failures.get(experiment) or [{}]
+    return f"could not be run: {failures[-1].get('reason', 'no evidence came back')}"
+
+
+def _unable(one: Registration, why: str, experiment: str) -> Found:
+    return Found(hypothesis=one.id, verdict=Verdict.INCONCLUSIVE, reason=why, file=f"evidence/{experiment}.json")
+
+
+def _file(hypothesis: Hypothesis) -> str:
+    return f"evidence/{hypothesis.experiment}.json" if hypothesis.experiment else f"evidence/{GIVEN}.json"
+
+
+def _given(session: Session, registrations: list[Registration]) -> list[Found]:
+    evidence = session.evidence(GIVEN)
+    manifest = {
+        "differences": evidence["manifest_differences"],
+        "runs": {arm: [run["path"] for run in one["runs"]] for arm, one in evidence["arms"].items()},
+    }
+    found = [Found(findings={"manifest": manifest})]
+    for one in registrations:
+        test = _regression if one.hypothesis.test is Test.REGRESSION else _numerator
+        found.append(test(session, one, evidence))
+    return found
+
+
+def _regression(session: Session, one: Registration, evidence: dict[str, Any]) -> Found:
+    d = evidence["difference"]["step_ms"]
+    margin = float(session.state.opened["margin_ms"])
+    if not d:
+        return _unable(one, "no unit of one arm has a partner in the other", GIVEN)
+    result = confirm_regression(d, margin, one.hypothesis.alpha)
+    names = {RegressionStatus.CONFIRMED: Verdict.SUPPORTED, RegressionStatus.NONE: Verdict.REJECTED}
+    return Found(
+        hypothesis=one.id,
+        verdict=names.get(result.verdict, Verdict.INCONCLUSIVE),
+        effect_ms=result.effect_ms,
+        interval_ms=result.interval_ms,
+        reason=result.reason,
+        numbers={"pairs": len(d), "margin_ms": margin, "sign_flip_p": result.sign_flip_p},
+        findings={"reference": _reference(evidence, result, one.hypothesis)},
+        file=_file(one.hypothesis),
+        pairs=len(d),
+    )
+
+
+def _reference(evidence: dict[str, Any], result: RegressionResult, hypothesis: Hypothesis) -> dict[str, Any]:
+    healthy, regressed = (arm["step_ms"] for arm in evidence["arms"].values())
+    return {
+        "delta_ms": result.effect_ms,
+        "d_ms": evidence["difference"]["step_ms"],
+        "interval_ms": list(result.interval_ms) if result.interval_ms else None,
+        "healthy_ms": healthy,
+        "regressed_ms": regressed,
+        "margin_ms": result.margin_ms,
+        "tested": result.pairs_used >= SCREENING_PAIRS,
+        "statistic": evidence["statistic"],
+        "status": result.verdict.value,
+        "basis": hypothesis.basis.value,
+    }
+
+
+def _numerator(session: Session, one: Registration, evidence: dict[str, Any]) -> Found:
+    healthy, regressed = evidence["arms"].values()
+    delta = float(np.mean(evidence["difference"]["step_ms"]))
+    compute = float(healthy["accounts"]["rank_mean"]["compute"])
+    change = float(np.mean(evidence["difference"]["accounts"]["rank_mean"]["compute"]))
+    if compute <= 0 or not healthy["work"]:
+        return _unable(one, "the runs carry no work counters, or no compute time, to compare", GIVEN)
+    result = judge_numerator(
+        _work(healthy), _work(regressed), compute_ms=compute, compute_change_ms=change, delta_ms=delta
+    )
+    margin = float(session.state.opened["margin_ms"])
+    explains = result.verdict is NumeratorVerdict.NUMERATOR and delta > margin
+    return Found(
+        hypothesis=one.id,
+        verdict=Verdict.SUPPORTED if explains else Verdict.REJECTED,
+        effect_ms=result.pi_num_ms if explains else None,
+        reason=result.sentence,
+        numbers={"status": result.verdict.value, "share": result.explained_share},
+        findings={"numerator": _numerator_finding(result)},
+    )
+
+
+def _work(arm: dict[str, Any]) -> Work:
+    # Bytes on the wire are work of the link, not of the kernels; they stay in the evidence.
+    counters = {name: one for name, one in arm["work"].items() if name not in ("payload_bytes", "collectives")}
+    return Work(
+        total={name: one["total"] for name, one in counters.items() if "total" in one},
+        max_rank={name: one["max"] for name, one in counters.items() if "max" in one},
+    )
+
+
+def _numerator_finding(result: NumeratorResult) -> dict[str, Any]:
+    changed = [change for change in result.changes if change.aggregate == "total"]
+    return {
+        "changed": bool(changed),
+        "verdict": result.verdict.value,
+        "counters": {
+            f"{change.counter} ({change.aggregate})": {
+                "healthy": change.healthy, "regressed": change.regressed, "ratio": change.factor,
+            }
+            for change in result.changes
+        },
+        "counter": result.counter,
+        "pi_ms": result.pi_num_ms,
+        "share": result.explained_share,
+        "sentence": result.sentence,
+    }  # fmt: skip
+
+
+def _account(session: Session, one: Registration) -> Found:
+    """Does the account hold at least half of the loss? Both the account and the step come from the same pairs."""
+    hypothesis, evidence = one.hypothesis, session.evidence(_reference_evidence(session))
+    assert hypothesis.account is not None
+    d = np.asarray(evidence["difference"]["step_ms"])
+    c = np.asarray(evidence["difference"]["accounts"][hypothesis.ledger.value][hypothesis.account.value])
+    own = estimate(c, hypothesis.alpha) if len(c) > 1 else None
+    share = float(c.mean() / d.mean()) if d.mean() else 0.0
+    excess = estimate(c - hypothesis.rho * d, hypothesis.alpha) if len(c) > 1 else None
+    verdict = Verdict.INCONCLUSIVE
+    if excess is not None and excess.n >= SCREENING_PAIRS:
+        verdict = Verdict.SUPPORTED if excess.lower > 0 else Verdict.REJECTED if excess.upper < 0 else verdict
+    shown = interval_ms(own.mean, own.lower, own.upper) if own else f"{c.mean():+.3g} ms"
+    tail = "" if verdict is not Verdict.INCONCLUSIVE else "; the given runs do not settle it"
+    if (evidence["coverage"] or 1.0) < COVERAGE_NEEDED and hypothesis.account.value in ("transfer", "skew"):
+        verdict, tail = (
+            Verdict.INCONCLUSIVE,
+            f"; only {evidence['coverage']:.0%} of the collective time could be matched",
+        )
+    return Found(
+        hypothesis=one.id,
+        verdict=verdict,
+        effect_ms=float(c.mean()),
+        interval_ms=(own.lower, own.upper) if own else None,
+        reason=f"{hypothesis.account.value} changed by {shown}, {share:.0%} of the loss{tail}",
+        numbers={"share": share, "pairs": len(c), "ledger": hypothesis.ledger.value},
+        file=f"evidence/{_reference_evidence(session)}.json",
+        pairs=len(c),
+    )
+
+
+def _reference_evidence(session: Session) -> str:
+    """The measurement that the loss is taken from: the repeated one where there is one."""
+    again = session.state.hypothesis("regression:again")
+    used = again is not None and again.experiment is not None and session.state.evidence.get(again.experiment)
+    return str(again.experiment) if again is not None and used else GIVEN
+
+
+def _reconciliation(session: Session) -> Found:
+    case, name = session.case, _reference_evidence(session)
+    shape = Shape(
+        nodes=case.cluster.nodes,
+        ranks_per_node=case.cluster.ranks_per_node,
+        hosts=tuple(host for host, ranks in case.full_placement.hosts for _ in ranks),
+        scopes=case.scopes(),
+    )
+    return Found(
+        findings={"reconciliation": plain(reconcile(session.evidence(name), shape))}, file=f"evidence/{name}.json"
+    )
+
+
+def _reference_pairs(session: Session) -> list[float]:
+    return [float(one) for one in session.state.reference["d_ms"]]
+
+
+def _scope(session: Session, one: Registration, evidence: dict[str, Any]) -> Found:
+    return _against_prediction(session, one, evidence["difference"]["step_ms"], evidence["order"])
+
+
+def _against_prediction(
+    session: Session, one: Registration, ds: list[float], order: list[int] | None, notes: str = ""
+) -> Found:
+    """The three-outcome rule at the boundary of ``rho`` times the registered prediction, with its looks."""
+    hypothesis = one.hypothesis
+    if not ds:
+        return _unable(one, "no pair was completed", hypothesis.experiment or GIVEN)
+    result = judge_scope(
+        ds, _reference_pairs(session), rho=hypothesis.rho, alpha=hypothesis.alpha, looks=hypothesis.looks,
+        predicted_ms=hypothesis.pi_ms, order=order,
+    )  # fmt: skip
+    wanted = needs_more(result, hypothesis.looks)
+    limit = max(hypothesis.looks)
+    if wanted is not None and wanted <= limit and len(ds) < wanted and _can_grow(session, hypothesis):
+        return Found(
+            hypothesis=one.id, reason=result.reason, wanted_pairs=wanted, pairs=len(ds), file=_file(hypothesis)
+        )
+    return Found(
+        hypothesis=one.id,
+        verdict=result.verdict,
+        effect_ms=result.effect_ms,
+        interval_ms=result.interval_ms,
+        reason=result.reason + notes,
+        numbers=_scope_numbers(result),
+        file=_file(hypothesis),
+        pairs=result.pairs_used,
+    )
+
+
+def _can_grow(session: Session, hypothesis: Hypothesis) -> bool:
+    """Whether another launch could still bring pairs: it may have failed too often, or have been declined."""
+    from narrows.inquiry.ladder import FAILURES_ALLOWED
+
+    state, name = session.state, hypothesis.experiment or ""
+    declined = state.answers.get(name, {}).get("decision") == "skip"
+    return hypothesis.test is not Test.SOAK and not declined and len(state.failures.get(name, ())) < FAILURES_ALLOWED
+
+
+def _scope_numbers(result: ScopeResult) -> dict[str, Any]:
+    keep = ("look", "pairs_used", "kappa", "predicted_ms", "boundary_ms", "ratio", "sublabel", "sign_flip_p",
+            "order_effect", "order_effect_ms", "reference_described", "reference_weak", "vetoed")  # fmt: skip
+    values = asdict(result)
+    return {name: plain(values[name]) for name in keep if values[name] is not None}
+
+
+def _gain(evidence: dict[str, Any], values: list[float]) -> list[float]:
+    """Pair differences turned into regressed minus changed: an improvement is positive."""
+    second = list(evidence["arms"])[1]
+    return [float(one) if second == REGRESSED else -float(one) for one in values]
+
+
+def _perturbation(session: Session, one: Registration, evidence: dict[str, Any]) -> Found:
+    return _against_prediction(session, one, _gain(evidence, evidence["difference"]["step_ms"]), evidence["order"])
+
+
+def _unchanged(_session: Session, one: Registration, evidence: dict[str, Any]) -> Found:
+    hypothesis = one.hypothesis
+    assert hypothesis.account is not None
+    assert hypothesis.pi_ms is not None
+    values = evidence["difference"]["accounts"][hypothesis.ledger.value][hypothesis.account.value]
+    result = unchanged(values, hypothesis.tau_close * abs(hypothesis.pi_ms), hypothesis.alpha)
+    return Found(
+        hypothesis=one.id, verdict=result.verdict, effect_ms=result.change_ms, interval_ms=result.interval_ms,
+        reason=result.reason, numbers={"margin_ms": result.margin_ms}, file=_file(hypothesis), pairs=len(values),
+    )  # fmt: skip
+
+
+def _closing(_session: Session, one: Registration, evidence: dict[str, Any]) -> Found:
+    hypothesis = one.hypothesis
+    assert hypothesis.account is not None
+    table = evidence["difference"]["accounts"][hypothesis.ledger.value]
+    gains = {account: _gain(evidence, values) for account, values in table.items()}
+    step = _gain(evidence, evidence["difference"]["step_ms"])
+    exposed = [sum(gains[account.value][at] for account in hypothesis.allowed_newly_exposed) for at in range(len(step))]
+    result = closing_test(
+        step, gains[hypothesis.account.value], exposed, tau=hypothesis.tau_close, rho=hypothesis.rho,
+        alpha=hypothesis.alpha, name=hypothesis.account.value,
+    )  # fmt: skip
+    verdicts = {ClosingVerdict.CLOSED: Verdict.SUPPORTED, ClosingVerdict.PARTIAL: Verdict.INCONCLUSIVE}
+    status = "unsupported" if result.verdict is ClosingVerdict.NO_EFFECT else result.verdict.value
+    return Found(
+        hypothesis=one.id,
+        verdict=verdicts.get(result.verdict, Verdict.REJECTED),
+        effect_ms=result.account_ms,
+        interval_ms=_interval(gains[hypothesis.account.value]),
+        reason=result.reason,
+        numbers={
+            "status": status,
+            "share": result.share,
+            "share_interval": result.share_interval,
+            "improvement_ms": result.improvement_ms,
+            "gap_ms": result.gap_ms,
+            "gap_interval_ms": result.gap_interval_ms,
+            "accounts": {
+                name: {"change_ms": float(np.mean(v)), "interval_ms": _interval(v)} for name, v in gains.items()
+            },
+        },
+        file=_file(hypothesis),
+        pairs=len(step),
+    )
+
+
+def _interval(values: list[float]) -> tuple[float, float] | None:
+    if len(values) < 2:
+        return None
+    found = estimate(values)
+    return (found.lower, found.upper)
+
+
+def _swap(session: Session, one: Registration, evidence: dict[str, Any]) -> Found:
+    """Local times of a good (first) and a suspected (second) rank, with their own and with exchanged shards."""
+    arms = [arm["units"] for arm in evidence["arms"].values()]
+    own, exchanged = ({unit["pair"]: unit["local_ms"] for unit in units} for units in arms)
+    pairs = sorted(set(own) & set(exchanged))
+    good, suspect = 0, 1
+    if one.hypothesis.mechanism == "hardware":
+        values = [0.5 * (own[p][suspect] + exchanged[p][suspect] - own[p][good] - exchanged[p][good]) for p in pairs]
+    else:
+        values = [0.5 * (own[p][suspect] + exchanged[p][good] - exchanged[p][suspect] - own[p][good]) for p in pairs]
+    return _against_prediction(session, one, values, None)
+
+
+def _curve(session: Session, one: Registration, evidence: dict[str, Any]) -> Found:
+    sizes, tables = _read_curves(session, evidence)
+    result = compare_curves(sizes, *tables, alpha=one.hypothesis.alpha)
+    steeper = result.pattern in (CurvePattern.BANDWIDTH, CurvePattern.BOTH) and result.bandwidth.ratio > 1
+    unsettled = (
+        result.bandwidth.lower <= 1 <= result.bandwidth.upper and not result.bandwidth.changed and result.pairs_used < 4
+    )
+    verdict = Verdict.SUPPORTED if steeper else Verdict.INCONCLUSIVE if unsettled else Verdict.REJECTED
+    return Found(
+        hypothesis=one.id,
+        verdict=verdict,
+        reason=result.sentence,
+        numbers={"pattern": result.pattern.value, "bandwidth_ratio": result.bandwidth.ratio, "latency_ratio": result.latency.ratio,
+                 "sizes": [plain(size) for size in result.sizes]},
+        file=_file(one.hypothesis),
+        pairs=result.pairs_used,
+    )  # fmt: skip
+
+
+def _read_curves(session: Session, evidence: dict[str, Any]) -> tuple[list[int], list[list[list[float]]]]:
+    """Sizes, and per arm one row a pair of median times in us, from the launches' curve files."""
+    by_arm: list[dict[int, dict[int, float]]] = []
+    for arm in evidence["arms"].values():
+        found: dict[int, dict[int, float]] = {}
+        for run in arm["runs"]:
+            for line in (session.directory / run["path"] / "curve.jsonl").read_text(encoding="utf-8").splitlines():
+                record = json.loads(line)
+                if "payload_bytes" in record:
+                    found.setdefault(int(record["pair"]), {})[int(record["payload_bytes"])] = float(record["median_us"])
+        by_arm.append(found)
+    pairs = sorted(set(by_arm[0]) & set(by_arm[1]))
+    sizes = sorted(by_arm[0][pairs[0]])
+    return sizes, [[[arm[pair][size] for size in sizes] for pair in pairs] for arm in by_arm]
+
+
+SAME_WORK = 1e-9
+SAME_LOSS = 1e-3
+
+
+def _scale_up(session: Session, one: Registration, evidence: dict[str, Any]) -> Found:
+    """The improvement, and beside it what must not change: the useful work and the loss."""
+    problem = _unequal(evidence)
+    if problem:
+        return Found(hypothesis=one.id, verdict=Verdict.REJECTED, reason=problem, file=_file(one.hypothesis))
+    notes = "; the same work and the same loss"
+    return _against_prediction(
+        session, one, _gain(evidence, evidence["difference"]["step_ms"]), evidence["order"], notes
+    )
+
+
+def _unequal(evidence: dict[str, Any]) -> str | None:
+    before, after = evidence["arms"].values()
+    for counter in ("valid_tokens", "samples"):
+        totals = [arm["work"].get(counter, {}).get("total") for arm in (before, after)]
+        if None not in totals and not math.isclose(totals[0], totals[1], rel_tol=SAME_WORK):
+            return f"the change alters the useful work: {counter} {totals[0]:.6g} before, {totals[1]:.6g} after"
+    losses = [arm["loss"] for arm in (before, after)]
+    if None not in losses and not math.isclose(losses[0], losses[1], rel_tol=SAME_LOSS):
+        return f"the change alters the loss: {losses[0]:.6g} before, {losses[1]:.6g} after"
+    return None
+
+
+def _soak(session: Session, one: Registration, evidence: dict[str, Any]) -> Found:
+    """The improvement over long turns; it must last to their end, and the slowest steps must not get slower."""
+    found = _scale_up(session, one, evidence)
+    tails = _gain(evidence, _tail_differences(evidence))
+    late = _gain(evidence, _third_differences(evidence))
+    if found.verdict is not Verdict.SUPPORTED or len(tails) < 2:
+        return found
+    tail, drift = estimate(tails), estimate(late)
+    numbers = found.numbers | {"tail_gain_ms": tail.mean, "tail_interval_ms": [tail.lower, tail.upper],
+                               "drift_ms": drift.mean, "drift_interval_ms": [drift.lower, drift.upper]}  # fmt: skip
+    bound = one.hypothesis.rho * abs(one.hypothesis.pi_ms or 0.0)
+    worse = tail.upper < 0
+    fades = drift.upper < -bound
+    verdict = Verdict.REJECTED if worse or fades else Verdict.SUPPORTED
+    said = f"the slowest tenth of the steps gained {interval_ms(tail.mean, tail.lower, tail.upper)}"
+    return Found(
+        hypothesis=one.id, verdict=verdict, effect_ms=found.effect_ms, interval_ms=found.interval_ms,
+        reason=f"{found.reason}; {said}" + ("; the gain fades within the run" if fades else ""), numbers=numbers,
+        file=found.file, pairs=found.pairs,
+    )  # fmt: skip
+
+
+def _by_pair(evidence: dict[str, Any], reduce: Callable[[np.ndarray[Any, Any]], float]) -> list[float]:
+    """Second arm minus first of a function of each unit's step times (ms)."""
+    first, second = (
+        {unit["pair"]: reduce(np.asarray(unit["steps_ms"])) for unit in arm["units"]}
+        for arm in evidence["arms"].values()
+    )
+    return [second[pair] - first[pair] for pair in sorted(set(first) & set(second))]
+
+
+def _tail_differences(evidence: dict[str, Any]) -> list[float]:
+    return _by_pair(evidence, lambda steps: float(np.sort(steps)[-max(1, len(steps) // 10) :].mean()))
+
+
+def _third_differences(evidence: dict[str, Any]) -> list[float]:
+    """Last third minus first third of each unit, by medians: what changes while the run goes on."""
+
+    def grown(steps: np.ndarray[Any, Any]) -> float:
+        third = max(1, len(steps) // 3)
+        return float(np.median(steps[-third:]) - np.median(steps[:third]))
+
+    return _by_pair(evidence, grown)
+
+
+_TESTS: dict[Test, Callable[[Session, Registration, dict[str, Any]], Found]] = {
+    Test.REGRESSION: _regression,
+    Test.SCOPE: _scope,
+    Test.CONTROL: _scope,
+    Test.PERTURBATION: _perturbation,
+    Test.UNCHANGED: _unchanged,
+    Test.CLOSING: _closing,
+    Test.SWAP: _swap,
+    Test.CURVE: _curve,
+    Test.SCALE_UP: _scale_up,
+    Test.SOAK: _soak,
+}

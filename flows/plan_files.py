@@ -1,0 +1,137 @@
+"""From an experiment to the files and the launch that carry it out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from narrows.flows.instrumented import recording_environment
+from narrows.flows.launching import LaunchPlan
+from narrows.inquiry.codec import SCHEMA
+from narrows.inquiry.design import Arm, Experiment, Mode
+from narrows.reducers.pairs import abba_order
+
+SILENCE_S = 120.0
+START_LIMIT_S = 180.0
+"""A launch may take this long on a loaded machine before its first step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One launch of torchrun, and the run directories that it writes by arm, each with its pair numbers."""
+
+    plan: LaunchPlan
+    runs: dict[str, Path]
+    pairs: tuple[int, ...]
+
+
+def jobs(experiment: Experiment, folder: Path, *, first_pair: int, pairs: int) -> Iterator[Job]:
+    """The launches that pairs ``first_pair`` .. of the experiment need, in order.
+
+    Switchback and node-set experiments need one, with the arms taking turns inside; restarts need two a pair.
+    """
+    order = abba_order(first_pair + pairs, experiment.seed)[2 * first_pair :]
+    arms = [experiment.before if name == "healthy" else experiment.after for name in order]
+    if experiment.mode is not Mode.RESTART:
+        yield _inside(experiment, folder, arms, first_pair)
+        return
+    for number, arm in enumerate(arms):
+        yield _restart(experiment, folder / f"{number:02d}-{arm.name}", arm, first_pair + number // 2)
+
+
+def _inside(experiment: Experiment, folder: Path, arms: list[Arm], first_pair: int) -> Job:
+    segments = [_segment(experiment, index, arm, first_pair + index // 2) for index, arm in enumerate(arms)]
+    plan = _plan_file(
+        experiment,
+        folder,
+        {experiment.before.name: experiment.before, experiment.after.name: experiment.after},
+        segments,
+    )
+    seconds = sum(one["steps"] for one in segments) * experiment.expected_step_s
+    last = first_pair + len(arms) // 2
+    return Job(
+        plan=_launch_plan(
+            experiment, folder, ("-m", f"narrows.experiments.{experiment.program}", "--plan", str(plan)), seconds, {}
+        ),
+        runs={arm.name: folder / arm.name for arm in (experiment.before, experiment.after)},
+        pairs=tuple(range(first_pair, last)),
+    )
+
+
+def _segment(experiment: Experiment, index: int, arm: Arm, pair: int) -> dict[str, Any]:
+    ranks = arm.ranks or tuple(range(experiment.world_size))
+    shards = arm.shards or ranks
+    found: dict[str, Any] = {
+        "segment": index,
+        "pair": pair,
+        "arm": arm.name,
+        "steps": experiment.steps,
+        "washout": experiment.washout,
+        "first_batch": pair * experiment.steps,
+        "active": list(ranks),
+        "shards": {str(rank): shard for rank, shard in zip(ranks, shards, strict=True)},
+    }
+    return found
+
+
+def _plan_file(experiment: Experiment, folder: Path, arms: dict[str, Arm], segments: list[dict[str, Any]]) -> Path:
+    base = dict(experiment.base)
+    if experiment.sizes_bytes:
+        base = {key: value for key, value in base.items() if key == "slow_link"} | {
+            "sizes_bytes": list(experiment.sizes_bytes)
+        }
+        arms = {
+            name: Arm(name=name, config={k: v for k, v in arm.config.items() if k == "slow_link"})
+            for name, arm in arms.items()
+        }
+    value = {
+        "schema": SCHEMA,
+        "kind": "plan",
+        "experiment": experiment.key,
+        "launch": int(folder.name.rpartition("-")[2]) if folder.name.rpartition("-")[2].isdigit() else 1,
+        "program": experiment.program,
+        "out": str(folder),
+        "device": experiment.device,
+        "seed": experiment.seed,
+        "base": base,
+        "arms": {name: arm.config for name, arm in arms.items()},
+        "num_shards": experiment.num_shards,
+        "segments": segments,
+    }
+    path = folder / "plan.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, indent=1), encoding="utf-8")
+    return path
+
+
+def _restart(experiment: Experiment, folder: Path, arm: Arm, pair: int) -> Job:
+    run = folder / arm.name
+    if experiment.program in ("step", "collective"):
+        segment = _segment(experiment, 0, arm, pair)
+        plan = _plan_file(experiment, folder, {arm.name: arm}, [segment])
+        argv: tuple[str, ...] = ("-m", f"narrows.experiments.{experiment.program}", "--plan", str(plan))
+        env: dict[str, str] = {}
+    else:
+        argv = (experiment.program, *experiment.args, *arm.args)
+        env = {**recording_environment(run), **arm.env}
+    seconds = experiment.steps * experiment.expected_step_s
+    return Job(plan=_launch_plan(experiment, folder, argv, seconds, env), runs={arm.name: run}, pairs=(pair,))
+
+
+def _launch_plan(
+    experiment: Experiment, folder: Path, argv: tuple[str, ...], seconds: float, env: dict[str, str]
+) -> LaunchPlan:
+    own = experiment.program not in ("step", "collective")
+    return LaunchPlan(
+        name=f"{experiment.key}/{folder.name}",
+        hosts=experiment.placement.hosts,
+        argv=argv,
+        env=env,
+        log_dir=str(folder / "logs"),
+        watch=(str(folder),),
+        timeout_s=None if own else START_LIMIT_S + 20 * seconds,
+        silence_s=SILENCE_S,
+    )

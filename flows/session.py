@@ -1,0 +1,202 @@
+"""An open case: its folder, its docket, and how to talk to whoever runs it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from narrows.flows.approval import Answer
+from narrows.flows.casefile import load_case
+from narrows.flows.launching import Launcher
+from narrows.inquiry.accounts import ACCOUNTS
+from narrows.inquiry.case import Case
+from narrows.inquiry.codec import plain
+from narrows.inquiry.docket import Docket, Kind
+from narrows.inquiry.errors import CaseError
+from narrows.inquiry.hypotheses import ANALYSIS_VERSION
+from narrows.inquiry.state import State
+from narrows.inquiry.steps import Ask
+from narrows.reducers.evidence import ArmRuns, build_evidence
+
+PRESENT_SHARE = 0.002
+"""An account that takes less than this share of the step in both arms is not worth a hypothesis of its own."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """Everything that carrying out a step needs. ``directory`` is the case's folder beside the case file."""
+
+    case: Case
+    directory: Path
+    docket: Docket
+    launcher: Launcher
+    say: Say = print
+    ask: Callable[[Ask], Answer] | None = None
+    cancelled: Callable[[], bool] | None = None
+    show_line: Say | None = None
+    cache: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def state(self) -> State:
+        return State.of(self.docket)
+
+    @property
+    def postmortem(self) -> Path:
+        return self.directory / "postmortem.md"
+
+    def note(self, kind: Kind, body: dict[str, Any]) -> None:
+        """Appends to the docket, now."""
+        self.docket.append(kind, body, time.time_ns())
+
+    def write_json(self, place: str, value: Any) -> Path:
+        """Writes ``value`` under the case's folder, whole or not at all, and returns the path."""
+        path = self.directory / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(path.name + ".partial")
+        partial.write_text(json.dumps(plain(value), indent=1, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8")
+        partial.replace(path)
+        return path
+
+    def evidence(self, name: str) -> dict[str, Any]:
+        """The evidence file of an experiment, or of the ``given`` runs. Raises ``CaseError`` when it is gone."""
+        if name not in self.cache:
+            path = self.directory / "evidence" / f"{name}.json"
+            try:
+                self.cache[name] = json.loads(path.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                raise CaseError(
+                    f"{path}: the evidence cannot be read ({error}); restore it, or start with --fresh"
+                ) from None
+        return self.cache[name]
+
+    def all_evidence(self) -> dict[str, dict[str, Any]]:
+        """Every evidence file of the case by name."""
+        folder = self.directory / "evidence"
+        return {path.stem: self.evidence(path.stem) for path in sorted(folder.glob("*.json"))}
+
+
+def case_directory(case_file: Path, name: str) -> Path:
+    """Where a case is kept: ``cases/NAME`` beside its file."""
+    return case_file.resolve().parent / "cases" / name
+
+
+def open_session(
+    case_file: Path, launcher: Launcher, *, resume: bool = False, fresh: bool = False, exclusive: bool = True
+) -> Session:
+    """The case opened: its runs read, its docket started or checked. Raises ``NarrowsError``; launches nothing.
+
+    ``resume`` continues a docket that is there; ``fresh`` moves it aside first (nothing is deleted). Only one process
+    may hold a case; ``exclusive`` false is for looking at it.
+    """
+    case = load_case(case_file)
+    directory = case_directory(case_file, case.name)
+    if exclusive:
+        _hold(directory)
+    if fresh:
+        _set_aside(directory)
+    docket = Docket.open(directory / "docket.jsonl")
+    session = Session(case=case, directory=directory, docket=docket, launcher=launcher)
+    if len(docket) == 0:
+        _begin(session)
+        return session
+    _check_same(session, resume=resume)
+    return session
+
+
+_HELD: dict[Path, int] = {}
+"""Locks of this process by case folder. The kernel lets go of them when the process ends, however it ends."""
+
+
+def _hold(directory: Path) -> None:
+    """Raises ``CaseError`` when another process is investigating the case."""
+    if directory in _HELD:
+        return
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(directory.with_name(f".{directory.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise CaseError(
+            f"{directory.name}: another process is investigating it; wait for that, or cancel it on its Prefect page"
+        ) from None
+    _HELD[directory] = descriptor
+
+
+def _set_aside(directory: Path) -> None:
+    if not directory.exists():
+        return
+    number = 1
+    while (aside := directory.with_name(f"{directory.name}.{number}")).exists():
+        number += 1
+    directory.rename(aside)
+
+
+def _check_same(session: Session, *, resume: bool) -> None:
+    docket, case = session.docket, session.case
+    opened = docket.entries[0]
+    if opened.kind is not Kind.OPENED:
+        raise CaseError(f"{docket.where}, line 1: is {opened.kind.value!r}; expected 'opened'. Restore the file")
+    if opened.body["case_digest"] != case.digest():
+        raise CaseError(
+            f"{case.name}: the case file changed since {session.directory} was begun; its registrations hold for the "
+            "earlier text. Put it back, or start over with --fresh (the earlier investigation is kept beside it)"
+        )
+    done = State.of(docket).concluded is not None
+    if not resume:
+        what = "is concluded already" if done else "was begun already"
+        more = "`narrows show` prints it" if done else "continue it with --resume"
+        raise CaseError(f"{case.name}: {session.directory} {what}; {more}, or start over with --fresh")
+
+
+def arm_runs(case: Case) -> tuple[ArmRuns, ArmRuns]:
+    return tuple(  # type: ignore[return-value]  # exactly two
+        ArmRuns(name=arm, paths=tuple(Path(one) for one in case.runs[arm])) for arm in ("healthy", "regressed")
+    )
+
+
+def _begin(session: Session) -> None:
+    """Reads the given runs and opens the docket; nothing is written before all of them could be read."""
+    case = session.case
+    evidence = build_evidence("given", arm_runs(case), statistic=case.judging.statistic, mode="given")
+    path = session.write_json("evidence/given.json", evidence)
+    healthy = float(evidence["arms"]["healthy"]["step_ms"])
+    session.note(
+        Kind.OPENED,
+        {
+            "case": case.name,
+            "question": case.question,
+            "case_digest": case.digest(),
+            "case_text": plain(case),
+            "analysis_version": ANALYSIS_VERSION,
+            "runs": {arm: evidence["arms"][arm]["runs"] for arm in ("healthy", "regressed")},
+            "file": str(path.relative_to(session.directory)),
+            "pairs": evidence["pairs"],
+            "healthy_step_ms": healthy,
+            "margin_ms": healthy * case.judging.margin_percent / 100,
+            "accounts": _present(evidence),
+            "emulated": evidence["emulated"],
+        },
+    )
+
+
+def _present(evidence: dict[str, Any]) -> list[str]:
+    """Accounts that take time in either arm, in any view, looked up without comparing the arms."""
+    found = []
+    for account in ACCOUNTS:
+        largest = max(
+            accounts.get(account.value, 0.0) / max(arm["step_ms"], 1e-9)
+            for arm in evidence["arms"].values()
+            for accounts in arm["accounts"].values()
+        )
+        if largest >= PRESENT_SHARE:
+            found.append(account.value)
+    return found

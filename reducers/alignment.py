@@ -1,0 +1,201 @@
+"""Clocks of different hosts related by causality: nobody leaves a symmetric collective before the last one arrived.
+
+Wall clocks kept by NTP disagree by up to milliseconds, too much to tell skew from transfer in a collective of one
+millisecond. Each collective bounds the difference of two hosts' clocks from both sides.
+
+Source: docs/method.md, clock alignment. A host's clock is read as ``true + offset + drift * t``, against that of the
+host of the lowest rank.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import linprog
+from scipy.stats import theilslopes
+
+from narrows.reducers.collectives import SYMMETRIC_OPS, match_collectives
+from narrows.reducers.records import Alignment, Clock, Loss, LossKind
+
+if TYPE_CHECKING:
+    from narrows.reducers.records import F64, I64, RankRecords, Run
+
+LARGEST_DRIFT = 500e-6
+"""Quartz runs within 100 ppm, and NTP slews by at most 500 ppm."""
+_BINS = 200
+_EXITS = 400
+_NS_PER_S = 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bounds:
+    """Per collective seen by both hosts: its time in s from the middle, bounds of the clocks' difference in ns, and
+    the difference of the two hosts' first exits."""
+
+    t_s: F64
+    lower_ns: F64
+    upper_ns: F64
+    exits_ns: F64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Difference:
+    """One host's clock minus the reference's: ``offset_ns + drift_ns_s * t_s``, within ``epsilon_ns`` of the truth."""
+
+    offset_ns: float
+    drift_ns_s: float
+    epsilon_ns: float
+
+
+def align(run: Run) -> Run:
+    """The run with its hosts' clocks related by its symmetric collectives, where they were related by wall time only.
+
+    The clock's epsilon is then what causality leaves open; it is an error of skew against transfer, and of no sum. A
+    run whose hosts share no symmetric collective stays on the wall clock, as does one in which a clock stepped, which
+    is listed as a loss. Durations of one rank change by its clock's drift, and by nothing else.
+    """
+    if run.clock.aligned is not Alignment.UNIX:
+        return run
+    ends = _host_stamps(run)
+    reference = run.ranks[min(run.ranks)].host
+    hosts = sorted({records.host for records in run.ranks.values()} - {reference})
+    middle_ns = int(ends["enter_ns"].median()) if len(ends) else 0
+    differences: dict[str, _Difference] = {}
+    for host in hosts:
+        bounds = _bounds(ends, reference, host, middle_ns)
+        if not len(bounds.t_s):
+            return run
+        found = _difference(bounds)
+        if found is None:
+            step = Loss(kind=LossKind.CLOCK_STEP, place="ranks", count=1, detail=f"{host} against {reference}")
+            return replace(run, losses=(*run.losses, step))
+        differences[host] = found
+    ranks = {rank: _mapped(records, differences.get(records.host), middle_ns) for rank, records in run.ranks.items()}
+    epsilon_ns = math.ceil(max(found.epsilon_ns for found in differences.values()))
+    return replace(run, ranks=ranks, clock=Clock(aligned=Alignment.COLLECTIVES, epsilon_ns=epsilon_ns))
+
+
+def _host_stamps(run: Run) -> pd.DataFrame:
+    """Indexed by (call, host): the last enter and the first exit on that host of every symmetric collective."""
+    found = match_collectives(run)
+    symmetric = found.calls["op"].astype(str).str.startswith(SYMMETRIC_OPS) & found.calls["matched"]
+    rows = found.rows[symmetric.to_numpy(dtype=np.bool_)[found.rows["call"]]]
+    hosts = rows["rank"].map({rank: records.host for rank, records in run.ranks.items()})
+    grouped = rows.assign(host=hosts).groupby(["call", "host"])
+    return grouped.agg(enter_ns=("enter_ns", "max"), exit_ns=("end_ns", "min")).reset_index()
+
+
+def _bounds(stamps: pd.DataFrame, reference: str, host: str, middle_ns: int) -> _Bounds:
+    ours, theirs = stamps[stamps["host"] == reference], stamps[stamps["host"] == host]
+    both = ours.merge(theirs, on="call", suffixes=("_0", "_h"))
+    return _Bounds(
+        t_s=((both["enter_ns_0"] - middle_ns) / _NS_PER_S).to_numpy(np.float64),
+        lower_ns=(both["enter_ns_h"] - both["exit_ns_0"]).to_numpy(np.float64),
+        upper_ns=(both["exit_ns_h"] - both["enter_ns_0"]).to_numpy(np.float64),
+        exits_ns=(both["exit_ns_h"] - both["exit_ns_0"]).to_numpy(np.float64),
+    )
+
+
+def _difference(bounds: _Bounds) -> _Difference | None:
+    """The exits' Theil-Sen line where it obeys all bounds, else the middle of what obeys them; None if nothing does."""
+    tight = _tightest(bounds)
+    span_s = max(float(np.ptp(bounds.t_s)), 1.0)
+    centre = _solve(tight, span_s, objective=(0.0, 0.0, -1.0), least_margin=-np.inf)
+    if centre is None or centre[2] < 0:
+        return None
+    ends_s = (float(bounds.t_s.min()), 0.0, float(bounds.t_s.max()))
+    low_ns, high_ns = np.array([_range_at(tight, span_s, at_s) for at_s in ends_s]).T
+    offset_ns, drift_ns_s = _exit_line(bounds)
+    line_ns = offset_ns + drift_ns_s * np.array(ends_s)
+    if not ((low_ns <= line_ns) & (line_ns <= high_ns)).all():
+        offset_ns, drift_ns_s = centre[0], centre[1]
+    epsilon_ns = float((high_ns - low_ns).max()) / 2
+    return _Difference(offset_ns=offset_ns, drift_ns_s=drift_ns_s, epsilon_ns=epsilon_ns)
+
+
+def _tightest(bounds: _Bounds) -> _Bounds:
+    """The tightest two bounds of each stretch of time. Leaving the others out can only widen what is allowed."""
+    edges = np.linspace(bounds.t_s.min(), bounds.t_s.max(), _BINS + 1)
+    bins = pd.Series(np.clip(np.searchsorted(edges, bounds.t_s, side="right") - 1, 0, _BINS - 1))
+    lowest = pd.Series(bounds.upper_ns).groupby(bins).idxmin()
+    highest = pd.Series(bounds.lower_ns).groupby(bins).idxmax()
+    kept: I64 = np.union1d(lowest.to_numpy(np.int64), highest.to_numpy(np.int64))
+    return _Bounds(
+        t_s=bounds.t_s[kept],
+        lower_ns=bounds.lower_ns[kept],
+        upper_ns=bounds.upper_ns[kept],
+        exits_ns=bounds.exits_ns[kept],
+    )
+
+
+def _solve(
+    bounds: _Bounds, span_s: float, objective: tuple[float, float, float], least_margin: float
+) -> tuple[float, float, float] | None:
+    """Offset, drift and margin minimising the objective, with every bound kept by at least the margin.
+
+    Solved about the middle of the bounds and in units of their spread and span, so that nanoseconds since 1970 do
+    not cost precision.
+    """
+    middle_ns = float(np.median((bounds.lower_ns + bounds.upper_ns) / 2))
+    scale_ns = max(float((bounds.upper_ns - bounds.lower_ns).max()), 1.0)
+    t, one = bounds.t_s / span_s, np.ones(len(bounds.t_s))
+    constraints = np.vstack([np.column_stack([one, t, one]), np.column_stack([-one, -t, one])])
+    limits = np.concatenate([bounds.upper_ns - middle_ns, middle_ns - bounds.lower_ns]) / scale_ns
+    drift = LARGEST_DRIFT * _NS_PER_S * span_s / scale_ns
+    ranges = [(None, None), (-drift, drift), (None if np.isinf(least_margin) else least_margin / scale_ns, None)]
+    solved = linprog(objective, A_ub=constraints, b_ub=limits, bounds=ranges, method="highs")
+    if not solved.success or solved.x is None:
+        return None
+    offset, slope, margin = (float(value) for value in solved.x)
+    return middle_ns + offset * scale_ns, slope * scale_ns / span_s, margin * scale_ns
+
+
+def _range_at(bounds: _Bounds, span_s: float, at_s: float) -> tuple[float, float]:
+    """The least and the greatest difference at one time that obeys all bounds."""
+    found = []
+    for sign in (1.0, -1.0):
+        solved = _solve(bounds, span_s, objective=(sign, sign * at_s / span_s, 0.0), least_margin=0.0)
+        assert solved is not None, "bounds that hold with a margin hold without one"
+        found.append(solved[0] + solved[1] * at_s)
+    return found[0], found[1]
+
+
+def _exit_line(bounds: _Bounds) -> tuple[float, float]:
+    """Offset at the middle and drift of the exits' difference, by Theil-Sen over evenly spaced collectives."""
+    chosen = np.unique(np.linspace(0, len(bounds.t_s) - 1, min(_EXITS, len(bounds.t_s))).astype(np.int64))
+    t_s, exits_ns = bounds.t_s[chosen], bounds.exits_ns[chosen]
+    middle_ns = float(np.median(exits_ns))
+    if np.ptp(t_s) == 0:
+        return middle_ns, 0.0
+    line = theilslopes(exits_ns - middle_ns, t_s)
+    return middle_ns + float(line.intercept), float(line.slope)
+
+
+def _mapped(records: RankRecords, difference: _Difference | None, middle_ns: int) -> RankRecords:
+    """Equal stamps stay equal and none overtakes another, because the drift is far below 1."""
+    if difference is None:
+        return records
+
+    def onto_reference(time_ns: I64) -> I64:
+        t_s = (time_ns - middle_ns) / _NS_PER_S
+        away_ns = np.rint(difference.drift_ns_s * t_s + (difference.offset_ns % 1)).astype(np.int64)
+        return time_ns - away_ns - math.floor(difference.offset_ns)
+
+    steps, calls = records.steps, records.collectives
+    return replace(
+        records,
+        steps=replace(
+            steps,
+            start_ns_N=onto_reference(steps.start_ns_N),
+            end_ns_N=onto_reference(steps.end_ns_N),
+            span_start_ns_M=onto_reference(steps.span_start_ns_M),
+            span_end_ns_M=onto_reference(steps.span_end_ns_M),
+        ),
+        collectives=replace(
+            calls, enter_ns_N=onto_reference(calls.enter_ns_N), end_ns_N=onto_reference(calls.end_ns_N)
+        ),
+    )

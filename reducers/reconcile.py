@@ -1,0 +1,227 @@
+"""Where the missing time is, on which ranks, and what it follows: the reading of the given runs.
+
+It describes; it chooses what is tested next. A cause is named only after an experiment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from narrows.inquiry.accounts import LOCAL_ACCOUNTS, Account
+from narrows.inquiry.scopes import Scope
+from narrows.reducers.estimates import estimate
+from narrows.reducers.scaling import imbalance_kappa
+from narrows.reducers.structure import max_movement
+
+RHO = 0.5
+NEGLIGIBLE_KAPPA = 0.15
+"""Below this share of the effect, a scope is taken not to hold the mechanism: no test at half of it could tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What of the cluster the reading needs: how many nodes and ranks, and the regressed run's hosts by rank position."""
+
+    nodes: int
+    ranks_per_node: int
+    hosts: tuple[str, ...]
+    scopes: tuple[Scope, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconciliation:
+    """``share`` is the part of the loss that ``account`` holds in its own view; ``kappa`` the part of the loss that
+    the mechanism predicts at each scope; ``ranks`` the positions that carry it, empty where all or none do."""
+
+    account: Account
+    mechanism: str
+    view: str
+    share: float
+    shares: dict[str, float]
+    culprit: dict[str, Any]
+    ranks: tuple[int, ...]
+    kappa: dict[str, float]
+    kappa_source: str
+    sentence: str
+    rank_changes_ms: tuple[float, ...] = ()
+    slowest: dict[str, Any] = field(default_factory=dict)
+
+
+def reconcile(evidence: dict[str, Any], shape: Shape) -> Reconciliation:
+    """The reading of the evidence of the given runs (second arm minus first)."""
+    step = np.asarray(evidence["difference"]["step_ms"])
+    delta = float(step.mean())
+    shares = account_shares(evidence)
+    lead = max(_LEADS, key=lambda account: shares.get(account.value, 0.0))
+    local = np.asarray(evidence["difference"]["local_ms"])
+    changes = tuple(float(one) for one in local.mean(axis=0)) if local.size else ()
+    if lead in (Account.TRANSFER, Account.PIPELINE):
+        return _communication(lead, shares, shape, changes)
+    high = _high_ranks(step, local)
+    movement = _movement(evidence)
+    if len(high) == local.shape[1]:
+        return _everywhere(lead, shares, shape, changes, movement)
+    if high:
+        return _somewhere(lead, shares, shape, changes, movement, high)
+    return _moving(evidence, shares, shape, changes, movement, delta)
+
+
+_LEADS = (*(one for one in Account if one in LOCAL_ACCOUNTS), Account.TRANSFER, Account.PIPELINE)
+
+
+def account_shares(evidence: dict[str, Any]) -> dict[str, float]:
+    """Each account's share of the loss, in the view in which it closes."""
+    delta = float(np.mean(evidence["difference"]["step_ms"]))
+    found = {}
+    for account in Account:
+        view = account_view(account)
+        change = float(np.mean(evidence["difference"]["accounts"][view][account.value]))
+        found[account.value] = change / delta if delta else 0.0
+    return found
+
+
+def account_view(account: Account) -> str:
+    """Local accounts close on the critical path, transfer on the least-waiting rank, skew in the mean over ranks."""
+    if account in (Account.TRANSFER, Account.PIPELINE):
+        return "least_waiting_rank"
+    return "rank_mean" if account is Account.SKEW else "critical_path"
+
+
+def _high_ranks(step: np.ndarray[Any, Any], local: np.ndarray[Any, Any]) -> tuple[int, ...]:
+    """Positions whose local time grew by more than half of the loss, by the point where pairs do not settle it."""
+    found = []
+    for at in range(local.shape[1]):
+        excess = local[:, at] - RHO * step
+        if len(excess) < 2:
+            clear = bool(excess.mean() > 0)
+        else:
+            one = estimate(excess)
+            clear = one.lower > 0 or (one.mean > 0 and not one.upper < 0 and _sizeable(local[:, at], step))
+        if clear:
+            found.append(at)
+    return tuple(found)
+
+
+def _sizeable(change: np.ndarray[Any, Any], step: np.ndarray[Any, Any]) -> bool:
+    """Three quarters of the loss, by the point: what a rank that really carries it shows even when pairs are noisy."""
+    return float(change.mean()) >= 0.75 * float(step.mean())
+
+
+def _movement(evidence: dict[str, Any]) -> dict[str, Any]:
+    arm = evidence["arms"][list(evidence["arms"])[1]]
+    rows = [row for unit in arm["units"] for row in unit["local_steps_ms"]]
+    if not rows or len(rows[0]) < 2:
+        return {}
+    moved = max_movement(rows)
+    return {
+        "top_rank": moved.top_rank,
+        "top_share": moved.top_share,
+        "num_distinct": moved.num_distinct,
+        "varies": moved.varies,
+    }
+
+
+def _communication(lead: Account, shares: dict[str, float], shape: Shape, changes: tuple[float, ...]) -> Reconciliation:
+    crosses = shape.nodes > 1
+    mechanism = "pipeline" if lead is Account.PIPELINE else "link" if crosses else "collective"
+    hosts = list(dict.fromkeys(shape.hosts))
+    culprit = {"kind": "link", "members": hosts} if crosses else {"kind": "group", "members": ["dp"]}
+    # A ring moves 2(n-1)/n of the buffer: the effect of a slower link, relative to the full group's.
+    full = shape.nodes * shape.ranks_per_node
+    kappa = {
+        scope.value: _ring_share(_ranks_at(scope, shape), full, crosses=crosses, scope=scope) for scope in shape.scopes
+    }
+    share = shares[lead.value]
+    return Reconciliation(
+        account=lead, mechanism=mechanism, view=account_view(lead), share=share, shares=shares, culprit=culprit, ranks=(),
+        kappa=kappa, kappa_source="ring model: 2(n-1)/n of the buffer, 0 where the group does not cross hosts",
+        rank_changes_ms=changes,
+        sentence=f"{lead.value} holds {share:.0%} of the loss on the rank that waits least, after the last rank arrived",
+    )  # fmt: skip
+
+
+def _ring_share(ranks: int, full: int, *, crosses: bool, scope: Scope) -> float:
+    if ranks < 2 or (crosses and scope in (Scope.ONE_RANK, Scope.ONE_NODE)):
+        return 0.0
+    return (2 * (ranks - 1) / ranks) / (2 * (full - 1) / full)
+
+
+def _ranks_at(scope: Scope, shape: Shape) -> int:
+    per_scope = {Scope.ONE_RANK: 1, Scope.ONE_NODE: shape.ranks_per_node, Scope.TWO_NODES: 2 * shape.ranks_per_node}
+    return min(per_scope.get(scope, shape.nodes * shape.ranks_per_node), shape.nodes * shape.ranks_per_node)
+
+
+def _everywhere(lead: Account, shares: dict[str, float], shape: Shape, changes: tuple[float, ...],
+                movement: dict[str, Any]) -> Reconciliation:  # fmt: skip
+    share = shares[lead.value]
+    return Reconciliation(
+        account=lead, mechanism=lead.value, view=account_view(lead), share=share, shares=shares,
+        culprit={"kind": "all", "members": []}, ranks=(), kappa={scope.value: 1.0 for scope in shape.scopes},
+        kappa_source="local to every rank", rank_changes_ms=changes, slowest=movement,
+        sentence=f"{lead.value} holds {share:.0%} of the loss on the critical path, and every rank's own time grew",
+    )  # fmt: skip
+
+
+def _somewhere(lead: Account, shares: dict[str, float], shape: Shape, changes: tuple[float, ...],
+               movement: dict[str, Any], high: tuple[int, ...]) -> Reconciliation:  # fmt: skip
+    whole = [
+        host for host in dict.fromkeys(shape.hosts) if all(at in high for at, h in enumerate(shape.hosts) if h == host)
+    ]
+    covered = {at for at, host in enumerate(shape.hosts) if host in whole}
+    by_host = bool(whole) and covered == set(high)
+    culprit = {"kind": "host", "members": whole} if by_host else {"kind": "rank", "members": list(high)}
+    share = shares[lead.value]
+    names = ", ".join(whole) if by_host else ", ".join(f"rank {at}" for at in high)
+    # The most changed rank first: a reduced scope that can hold only one of them takes that one.
+    ordered = tuple(sorted(high, key=lambda at: -changes[at]))
+    return Reconciliation(
+        account=lead, mechanism="slow_host" if by_host else "slow_rank", view=account_view(lead), share=share, shares=shares,
+        culprit=culprit, ranks=ordered, kappa={scope.value: 1.0 for scope in shape.scopes},
+        kappa_source="local to the ranks that carry it, so they are part of every scope", rank_changes_ms=changes,
+        slowest=movement,
+        sentence=f"{lead.value} holds {share:.0%} of the loss on the critical path, and it is the own time of {names}",
+    )  # fmt: skip
+
+
+def _moving(evidence: dict[str, Any], shares: dict[str, float], shape: Shape, changes: tuple[float, ...],
+            movement: dict[str, Any], delta: float) -> Reconciliation:  # fmt: skip
+    share = shares[Account.SKEW.value]
+    kappa, source = _imbalance_kappas(evidence, shape)
+    top = movement.get("top_share")
+    moves = f"; the slowest rank is the same one in only {top:.0%} of the steps" if top is not None else ""
+    return Reconciliation(
+        account=Account.SKEW, mechanism="imbalance", view="rank_mean", share=share, shares=shares,
+        culprit={"kind": "varies", "members": []}, ranks=(), kappa=kappa, kappa_source=source, rank_changes_ms=changes,
+        slowest=movement,
+        sentence=(
+            f"waiting for the last rank holds {share:.0%} of the loss of {delta:.3g} ms, "
+            f"while no rank's own time grew by half of it{moves}"
+        ),
+    )  # fmt: skip
+
+
+def _imbalance_kappas(evidence: dict[str, Any], shape: Shape) -> tuple[dict[str, float], str]:
+    """The change of the expected maximum over the ranks of a scope, relative to that over all ranks."""
+    tables = [
+        np.array([row for unit in arm["units"] for row in unit["local_steps_ms"]]) for arm in evidence["arms"].values()
+    ]
+    found: dict[str, float] = {}
+    source = "no local times to scale from"
+    for scope in shape.scopes:
+        ranks = _ranks_at(scope, shape)
+        if ranks == 1:
+            found[scope.value] = 0.0
+            continue
+        try:
+            one = imbalance_kappa(tables[0], tables[1], ranks)
+        except ValueError as error:
+            found[scope.value], source = 1.0, str(error)
+            continue
+        share = min(1.0, one.kappa)
+        found[scope.value] = share if share >= NEGLIGIBLE_KAPPA else 0.0
+        if found[scope.value] < 1:
+            source = one.source
+    return found, source
