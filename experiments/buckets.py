@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import torch
@@ -54,6 +57,35 @@ class BucketOrder:
         return left
 
 
+class Lane:
+    """Runs what it is given in order, on a daemon thread: a process may end while a peer never answers."""
+
+    def __init__(self, name: str) -> None:
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], None], Future[None]] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._serve, name=name, daemon=True).start()
+
+    def submit(self, job: Callable[[], None]) -> Future[None]:
+        """The job's outcome, its RuntimeError included."""
+        outcome: Future[None] = Future()
+        self._jobs.put((job, outcome))
+        return outcome
+
+    def close(self) -> None:
+        """Nothing is run after what was submitted."""
+        self._jobs.put(None)
+
+    def _serve(self) -> None:
+        sharpen_timers()
+        while (task := self._jobs.get()) is not None:
+            job, outcome = task
+            try:
+                job()
+            except RuntimeError as error:  # torch.distributed's errors are all of this kind
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(None)
+
+
 class Reducer:
     """All-reduces the buckets of one arm in order, on a thread of its own, so that they overlap with backward.
 
@@ -68,7 +100,7 @@ class Reducer:
         self._recorder = recorder
         self._order = BucketOrder(len(buffers))
         self._pending: list[Future[None]] = []
-        self._thread = ThreadPoolExecutor(1, "narrows-reduce", sharpen_timers)
+        self._lane = Lane("narrows-reduce")
 
     def mark_ready(self, bucket: int) -> None:
         """This bucket's gradients are complete."""
@@ -87,7 +119,7 @@ class Reducer:
         self._pending.clear()
 
     def close(self) -> None:
-        self._thread.shutdown()
+        self._lane.close()
 
     def _issue(self, bucket: int) -> None:
         if self._team.process_group is None:
@@ -96,10 +128,10 @@ class Reducer:
         if buffer.is_cuda:
             fence = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
             fence.record()
-            self._pending.append(self._thread.submit(self._reduce_cuda, buffer, fence))
+            self._pending.append(self._lane.submit(partial(self._reduce_cuda, buffer, fence)))
         else:
             end = self._enter(buffer)
-            self._pending.append(self._thread.submit(self._reduce, buffer, end))
+            self._pending.append(self._lane.submit(partial(self._reduce, buffer, end)))
 
     def _enter(self, buffer: torch.Tensor) -> Callable[[], object]:
         payload_bytes = buffer.numel() * buffer.element_size()

@@ -12,8 +12,8 @@ import os
 import sys
 from pathlib import Path
 
-from narrows.experiments.places import Place, Team, join, leave
-from narrows.experiments.plan import Plan, Segment, load_plan
+from narrows.experiments.places import Place, Team, joined
+from narrows.experiments.plan import Plan, PlanError, Segment, load_plan
 from narrows.experiments.sweep import call_after_barrier, even_bytes, make_caller, post_barrier_us
 from narrows.experiments.switchback import Play, open_arms, plan_teams, walk
 from narrows.experiments.workload import CollectiveConfig, collective_config
@@ -26,29 +26,30 @@ def main(argv: list[str] | None = None) -> int:
     """Exit status: 0 swept, 2 the plan was refused (one line on standard error, from rank 0)."""
     parser = argparse.ArgumentParser(prog="collective", description="Sweep message sizes by a plan.")
     parser.add_argument("--plan", required=True, help="segment plan, a JSON file")
+    arguments = parser.parse_args(argv)
     try:
-        plan = load_plan(parser.parse_args(argv).plan, PROGRAM)
-        configs = {arm: _config(plan, arm) for arm in plan.arms}
+        plan = load_plan(arguments.plan, PROGRAM)
+        configs = plan.configs(collective_config)
         sizes = common_sizes(plan, configs)
-        place = join(plan.device)
-        plan.check_world(place.world_size)
-        check_groups(plan, place.world_size)
-    except ValueError as error:
+        with joined(plan.device) as place:
+            plan.check_world(place.world_size)
+            check_groups(plan, place.world_size)
+            sweep(plan, place, configs, sizes)
+    except PlanError as error:
         if os.environ.get("RANK", "0") == "0":
             print(f"error: {error}", file=sys.stderr, flush=True)
         return 2
-    sweep(plan, place, configs, sizes)
     return 0
 
 
 def common_sizes(plan: Plan, configs: dict[str, CollectiveConfig]) -> tuple[int, ...]:
-    """The sizes that every arm sweeps. Raises ValueError: the arms differ in them, or in the number of calls."""
+    """The sizes that every arm sweeps. Raises PlanError: the arms differ in them, or in the number of calls."""
     sizes = {config.sizes_bytes for config in configs.values()}
     if len(sizes) > 1:
-        raise ValueError(f"{plan.path}: sizes_bytes differs between the arms: expected one list, in base")
+        raise PlanError(f"{plan.path}: sizes_bytes differs between the arms: expected one list, in base")
     for index, segment in enumerate(plan.segments):
         if segment.washout >= configs[segment.arm].repeats:
-            raise ValueError(
+            raise PlanError(
                 f"{plan.path}: segments[{index}].washout = {segment.washout}: "
                 f"expected less than repeats = {configs[segment.arm].repeats}"
             )
@@ -56,10 +57,10 @@ def common_sizes(plan: Plan, configs: dict[str, CollectiveConfig]) -> tuple[int,
 
 
 def check_groups(plan: Plan, world_size: int) -> None:
-    """Raises ValueError: a segment has a single rank, with which there is no collective."""
+    """Raises PlanError: a segment has a single rank, with which there is no collective."""
     for index, segment in enumerate(plan.segments):
         if len(segment.ranks(world_size)) < 2:
-            raise ValueError(f"{plan.path}: segments[{index}] has a single active rank: expected two or more")
+            raise PlanError(f"{plan.path}: segments[{index}] has a single active rank: expected two or more")
 
 
 def sweep(plan: Plan, place: Place, configs: dict[str, CollectiveConfig], sizes: tuple[int, ...]) -> None:
@@ -72,7 +73,6 @@ def sweep(plan: Plan, place: Place, configs: dict[str, CollectiveConfig], sizes:
     finally:
         for recorder in recorders.values():
             recorder.close()
-    leave()
 
 
 def _player(
@@ -141,13 +141,6 @@ def append_line(path: Path, line: dict[str, object]) -> None:
     """The object is the last line of the file."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(line, separators=(",", ":")) + "\n")
-
-
-def _config(plan: Plan, arm: str) -> CollectiveConfig:
-    try:
-        return collective_config(plan.arms[arm])
-    except ValueError as error:
-        raise ValueError(f"{plan.path}: arm {arm}: {error}") from None
 
 
 if __name__ == "__main__":

@@ -31,11 +31,11 @@ class EmulatedTrainer:
         config = arm.config
         self._config = config
         self._recorder = arm.recorder
-        self._rank = place.rank
-        self._seed = seed
-        self._slowdown = config.slowdown(place.rank, place.host)
+        self._slowdown = config.slowdown(place.rank, place.host, place.local_rank)
         self._stream = Timeline()
         self._jitter = random.Random(seed)  # noqa: S311  # timing noise, not secrets
+        self._noise_key = f"{seed}:{arm.name}:{place.rank}"
+        self._segments = 0
         self._operand = torch.ones(_REAL_KERNEL, _REAL_KERNEL)
         self._fabric: Fabric | None = None
         if len(team) > 1:
@@ -49,17 +49,25 @@ class EmulatedTrainer:
         """Nothing to forget: an emulated step depends on its batch alone."""
 
     def begin(self) -> None:
+        self._segments += 1
         self._stream.restart()
         if self._fabric is not None and not self._shared_clock:
             self._fabric.epoch_ns = self._stream.end_ns
+
+    def now_ns(self) -> int:
+        return self._stream.end_ns
+
+    def hold(self, name: str, begin_ns: int, until_ns: int) -> None:
+        if until_ns > begin_ns:
+            self._recorder.add_span(name, begin_ns, until_ns)
+        self._stream.resume(until_ns)
 
     def load(self, batch: RankBatch) -> RankBatch:
         return batch
 
     def train(self, loaded: RankBatch) -> Outcome:
         config = self._config
-        self._jitter.seed(f"{self._seed}:{loaded.batch}:{self._rank}")
-        self._stream.resume()
+        self._jitter.seed(f"{self._noise_key}:{self._segments}:{loaded.batch}")
         self._span("alloc", 1000 * config.alloc_us)
         self._span("h2d", 1000 * config.h2d_us)
         parts = loaded.micro(config.accumulate)
@@ -69,12 +77,11 @@ class EmulatedTrainer:
             self._backward(forward_ns, reduce=part is parts[-1])
         self._wait_for_buckets()
         self._kernel("optimizer", 1000 * config.optimizer_us)
-        return Outcome(loss=loaded.model_loss, end_ns=self._stream.end_ns)
+        return Outcome(loss=loaded.model_loss)
 
     def evaluate(self, loaded: RankBatch) -> None:
-        del loaded  # an evaluation has its own length
-        self._stream.resume()
-        self._stream.run(1000 * self._config.eval_us * self._slowdown)
+        del loaded  # an emulated evaluation has its own length
+        self._kernel("eval", 1000 * self._config.eval_us)
 
     def state(self) -> bytes:
         return bytes(_STATE_BYTES)

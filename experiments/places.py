@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from narrows.experiments.plan import PlanError
 from narrows.experiments.workload import SlowLink
 
 GROUP = "dp"
@@ -33,6 +35,11 @@ class Place:
     @property
     def host(self) -> str:
         return self.hosts[self.rank]
+
+    @property
+    def local_rank(self) -> int:
+        """This rank's place among the ranks of its host."""
+        return self.hosts[: self.rank].count(self.host)
 
     @property
     def world_size(self) -> int:
@@ -77,18 +84,30 @@ def link_time_ns(link: SlowLink, op: str, payload_bytes: int, num_ranks: int) ->
     return round(passes * (link.delay_us * 1e3 + seconds_on_wire * 1e9))
 
 
-def join(device: str | None) -> Place:
-    """Joins the launch that torchrun described, or a launch of one; the host is NARROWS_HOST or the host name."""
+@contextmanager
+def joined(device: str | None) -> Iterator[Place]:
+    """This process's place in the launch that torchrun described, or in a launch of one.
+
+    The host is NARROWS_HOST or the machine's name. Process groups are given up at the end: their threads must not
+    outlive the interpreter, which would abort the process. Raises PlanError: there is no such device here.
+    """
     if "RANK" not in os.environ:
         os.environ.update({**_RENDEZVOUS, "MASTER_PORT": str(_free_port())})
     kind = device or ("cuda" if torch.cuda.is_available() else "emulated")
     if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device = 'cuda': torch finds no CUDA device here: expected cpu or emulated")
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    where = torch.device("cuda", local_rank) if kind == "cuda" else torch.device("cpu")
+        raise PlanError("device = 'cuda': torch finds no CUDA device here: expected cpu or emulated")
+    where = torch.device("cpu")
     if kind == "cuda":
+        where = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(where)
     dist.init_process_group("cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo")
+    try:
+        yield _survey(where)
+    finally:
+        dist.destroy_process_group()
+
+
+def _survey(where: torch.device) -> Place:
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, (os.environ.get("NARROWS_HOST") or socket.gethostname(), _boot_id()))
     return Place(
@@ -124,13 +143,7 @@ def make_teams(place: Place, active_sets: Iterable[Sequence[int]]) -> dict[tuple
 
 def meet() -> None:
     """Returns when every process of the launch has come; recorded nowhere."""
-    dist.group.WORLD.barrier().wait()  # type: ignore[union-attr]  # join() has made the default group
-
-
-def leave() -> None:
-    """Ends the launch together: no process tears connections down that another still uses."""
-    meet()
-    dist.destroy_process_group()
+    dist.group.WORLD.barrier().wait()  # type: ignore[union-attr]  # joined() has made the default group
 
 
 def _boot_id() -> str:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from narrows.inquiry.errors import NarrowsError
 
 DEVICES = ("cuda", "cpu", "emulated")
+Config = TypeVar("Config")
 _SCHEMA = 1
 _KEYS = {
     "schema", "kind", "experiment", "launch", "program", "out", "device", "seed", "base", "arms", "num_shards",
     "segments",
 }  # fmt: skip
 _SEGMENT_KEYS = {"segment", "pair", "arm", "steps", "washout", "first_batch", "active", "shards"}
+
+
+class PlanError(NarrowsError):
+    """A plan cannot be played. Names the file, the key, its value and what was expected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +68,16 @@ class Plan:
         """Whether the accelerator is emulated: where the plan says so, or says nothing and there is no GPU."""
         return self.device == "emulated" or (self.device is None and device_type != "cuda")
 
+    def configs(self, make: Callable[[Mapping[str, object]], Config]) -> dict[str, Config]:
+        """Every arm's configuration, as `make` checks it. Raises PlanError: `make` refused one."""
+        configs = {}
+        for arm, values in self.arms.items():
+            try:
+                configs[arm] = make(values)
+            except ValueError as error:
+                raise PlanError(f"{self.path}: arm {arm}: {error}") from None
+        return configs
+
     def schedule(self) -> list[dict[str, object]]:
         """The order of the arms as it stands in every arm's manifest."""
         return [
@@ -69,18 +86,18 @@ class Plan:
         ]
 
     def check_world(self, world_size: int) -> None:
-        """Raises ValueError: a segment names ranks or shards that this launch does not have."""
+        """Raises PlanError: a segment names ranks or shards that this launch does not have."""
         shards = self.num_shards or world_size
         for index, segment in enumerate(self.segments):
             ranks = segment.ranks(world_size)
             if max(ranks) >= world_size:
-                raise ValueError(
+                raise PlanError(
                     f"{self.path}: segments[{index}].active = {list(ranks)} names a rank outside this launch: "
                     f"expected ranks from 0 to {world_size - 1}"
                 )
             played = [segment.shard(rank) for rank in ranks]
             if max(played) >= shards or len(set(played)) < len(played):
-                raise ValueError(
+                raise PlanError(
                     f"{self.path}: segments[{index}] plays shards {played}: "
                     f"expected different shards from 0 to {shards - 1}"
                 )
@@ -89,19 +106,17 @@ class Plan:
 def load_plan(path: str | Path, program: str) -> Plan:
     """The plan in a JSON file, for this program.
 
-    Raises ValueError: names the file, the key, its value and what was expected.
+    Raises PlanError: it cannot be read, or is no plan for this program.
     """
     where = Path(path)
     try:
-        raw = json.loads(where.read_text(encoding="utf-8"))
+        return _plan(where, json.loads(where.read_text(encoding="utf-8")), program)
     except OSError as error:
-        raise ValueError(f"{where}: cannot be read ({error.strerror}): expected a segment plan") from None
+        raise PlanError(f"{where}: cannot be read ({error.strerror}): expected a segment plan") from None
+    except json.JSONDecodeError as error:
+        raise PlanError(f"{where}: is not JSON ({error}): expected a segment plan") from None
     except ValueError as error:
-        raise ValueError(f"{where}: is not JSON ({error}): expected a segment plan") from None
-    try:
-        return _plan(where, raw, program)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
+        raise PlanError(f"{where}: {error}") from None
 
 
 def _plan(where: Path, raw: object, program: str) -> Plan:

@@ -10,8 +10,8 @@ import os
 import sys
 
 from narrows.experiments.batches import rank_batches
-from narrows.experiments.places import Place, Team, join, leave
-from narrows.experiments.plan import Plan, Segment, load_plan
+from narrows.experiments.places import Place, Team, joined
+from narrows.experiments.plan import Plan, PlanError, Segment, load_plan
 from narrows.experiments.switchback import open_arms, plan_teams, walk
 from narrows.experiments.training import ArmRun, Trainer, make_trainer, run_steps
 from narrows.experiments.workload import StepConfig, step_config
@@ -23,16 +23,17 @@ def main(argv: list[str] | None = None) -> int:
     """Exit status: 0 played, 2 the plan was refused (one line on standard error, from rank 0)."""
     parser = argparse.ArgumentParser(prog="step", description="Play the segments of a plan.")
     parser.add_argument("--plan", required=True, help="segment plan, a JSON file")
+    arguments = parser.parse_args(argv)
     try:
-        plan = load_plan(parser.parse_args(argv).plan, PROGRAM)
-        configs = {arm: _config(plan, arm) for arm in plan.arms}
-        place = join(plan.device)
-        plan.check_world(place.world_size)
-    except ValueError as error:
+        plan = load_plan(arguments.plan, PROGRAM)
+        configs = plan.configs(step_config)
+        with joined(plan.device) as place:
+            plan.check_world(place.world_size)
+            play_plan(plan, place, configs)
+    except PlanError as error:
         if os.environ.get("RANK", "0") == "0":
             print(f"error: {error}", file=sys.stderr, flush=True)
         return 2
-    play_plan(plan, place, configs)
     return 0
 
 
@@ -65,7 +66,6 @@ def play_plan(plan: Plan, place: Place, configs: dict[str, StepConfig]) -> None:
             trainer.close()
         for recorder in recorders.values():
             recorder.close()
-    leave()
 
 
 def play_segment(plan: Plan, place: Place, segment: Segment, team: Team, arm: ArmRun, trainer: Trainer) -> None:
@@ -85,13 +85,6 @@ def play_segment(plan: Plan, place: Place, segment: Segment, team: Team, arm: Ar
     arm.recorder.begin(segment=segment.segment, pair=segment.pair)
     run_steps(arm, trainer, batches, segment.washout)
     arm.recorder.deactivate()
-
-
-def _config(plan: Plan, arm: str) -> StepConfig:
-    try:
-        return step_config(plan.arms[arm])
-    except ValueError as error:
-        raise ValueError(f"{plan.path}: arm {arm}: {error}") from None
 
 
 if __name__ == "__main__":

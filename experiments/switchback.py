@@ -67,7 +67,7 @@ def plan_teams(plan: Plan, place: Place) -> dict[tuple[int, ...], Team]:
 
 
 def walk(plan: Plan, place: Place, teams: dict[tuple[int, ...], Team], play: Play) -> None:
-    """Plays every segment in order. All processes meet before each; those that are not active wait there.
+    """Plays every segment in order. All processes meet before each and at the end; idle ones wait there.
 
     Rank 0 prints about one line a second.
     """
@@ -83,6 +83,7 @@ def walk(plan: Plan, place: Place, teams: dict[tuple[int, ...], Team], play: Pla
         if place.rank == 0 and (now - printed >= _PROGRESS_S or number == len(plan.segments)):
             printed = now
             print(progress(plan, segment, number, now - begin, steps), flush=True)
+    meet()
 
 
 def progress(plan: Plan, segment: Segment, number: int, wall_s: float, steps: int) -> str:

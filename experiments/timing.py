@@ -41,7 +41,7 @@ class Timeline:
         """The stream is idle, and its time is now."""
         self.end_ns = time.monotonic_ns()
 
-    def resume(self, no_earlier_than_ns: int = 0) -> None:
+    def resume(self, no_earlier_than_ns: int) -> None:
         """The stream goes on where it ended, after what it had to wait for; later if the host came too late."""
         self.end_ns = max(self.end_ns, no_earlier_than_ns, time.monotonic_ns() - self._slack_ns)
 

@@ -22,15 +22,11 @@ Loaded = Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a step yields beside its time. What was not measured is None.
-
-    `end_ns` is the device's own end of the step, where it has a clock of its own.
-    """
+    """What a step yields beside its time. What was not measured is None."""
 
     loss: float
     grad_norm: float | None = None
     memory: Mapping[str, float] | None = None
-    end_ns: int | None = None
 
 
 class Trainer(Protocol):
@@ -42,6 +38,12 @@ class Trainer(Protocol):
     def begin(self) -> None:
         """The team has just met: a segment's time starts now."""
 
+    def now_ns(self) -> int:
+        """How far the device has come, on the monotonic clock."""
+
+    def hold(self, name: str, begin_ns: int, until_ns: int) -> None:
+        """The device had nothing to do from then until then: a span of this name, if it has a length."""
+
     def load(self, batch: RankBatch) -> Loaded:
         """What the loader thread makes of a batch."""
 
@@ -49,7 +51,7 @@ class Trainer(Protocol):
         """One optimizer step; records its spans and collectives."""
 
     def evaluate(self, loaded: Loaded) -> None:
-        """One evaluation, on the batch at hand."""
+        """One evaluation, on the batch at hand; records its span."""
 
     def state(self) -> bytes:
         """What a checkpoint of this rank holds."""
@@ -79,18 +81,16 @@ def run_steps(arm: ArmRun, trainer: Trainer, batches: list[RankBatch], washout: 
     )
     try:
         for done, batch in enumerate(batches, start=1):
-            with arm.recorder.span("input"):
-                loaded = loader.take()
+            begin_ns = trainer.now_ns()
+            loaded, ready_ns = loader.take()
+            trainer.hold("input", begin_ns, ready_ns)
             outcome = trainer.train(loaded)
-            end_ns = outcome.end_ns
             if config.checkpoint_every and done % config.checkpoint_every == 0:
-                with arm.recorder.span("checkpoint"):
-                    write_checkpoint(arm.checkpoints, trainer.state(), config.checkpoint_us)
-                end_ns = None
+                begin_ns = trainer.now_ns()
+                end_ns = write_checkpoint(arm.checkpoints, trainer.state(), begin_ns + 1000 * config.checkpoint_us)
+                trainer.hold("checkpoint", begin_ns, end_ns)
             if config.eval_every and done % config.eval_every == 0:
-                with arm.recorder.span("eval"):
-                    trainer.evaluate(loaded)
-                end_ns = None
+                trainer.evaluate(loaded)
             arm.recorder.step(
                 useful=batch.useful,
                 loss=outcome.loss,
@@ -98,15 +98,14 @@ def run_steps(arm: ArmRun, trainer: Trainer, batches: list[RankBatch], washout: 
                 memory=outcome.memory,
                 warmup=done <= washout,
                 batch=batch.batch,
-                end_ns=end_ns,
+                end_ns=trainer.now_ns(),
             )
     finally:
         loader.close()
 
 
-def write_checkpoint(path: Path, state: bytes, least_us: int) -> None:
-    """The state is on disk under `path` when this returns, which takes `least_us` or more."""
-    begin = time.monotonic_ns()
+def write_checkpoint(path: Path, state: bytes, no_earlier_than_ns: int) -> int:
+    """When the state was on disk under `path`, in monotonic ns: at the given time or later."""
     path.parent.mkdir(parents=True, exist_ok=True)
     torn = path.with_suffix(".part")
     with torn.open("wb") as file:
@@ -114,7 +113,9 @@ def write_checkpoint(path: Path, state: bytes, least_us: int) -> None:
         file.flush()
         os.fsync(file.fileno())
     torn.replace(path)
-    wait_until(begin + 1000 * least_us)
+    written_ns = max(time.monotonic_ns(), no_earlier_than_ns)
+    wait_until(written_ns)
+    return written_ns
 
 
 def make_trainer(arm: ArmRun, place: Place, team: Team, *, seed: int, emulated: bool) -> Trainer:

@@ -53,7 +53,7 @@ class RealTrainer:
         self._recorder = arm.recorder
         self._device = place.device
         self._seed = seed
-        self._stretch = arm.config.slowdown(place.rank, place.host) - 1
+        self._stretch = arm.config.slowdown(place.rank, place.host, place.local_rank) - 1
         self._clock_ns = 0
         self._reducing = False
         self._model = Transformer(arm.config).to(self._device)
@@ -74,6 +74,13 @@ class RealTrainer:
 
     def begin(self) -> None:
         self._settle()
+
+    def now_ns(self) -> int:
+        return time.monotonic_ns()
+
+    def hold(self, name: str, begin_ns: int, until_ns: int) -> None:
+        if until_ns > begin_ns:
+            self._recorder.add_span(name, begin_ns, until_ns)
 
     def load(self, batch: RankBatch) -> LoadedBatch:
         parts = [self._pack(batch.batch, part) for part in batch.micro(self._config.accumulate)]
@@ -97,13 +104,12 @@ class RealTrainer:
         return Outcome(loss=float(self._loss), grad_norm=norm, memory=self._memory())
 
     def evaluate(self, loaded: LoadedBatch) -> None:
-        with torch.no_grad():
+        with torch.no_grad(), self._computing("eval"):
             for part in loaded.parts:
                 moved = self._to_device(part)
                 hidden = self._model.embedding(moved.tokens)
                 for block in self._model.blocks:
                     hidden = block(hidden, moved.lengths)
-        self._settle()
 
     def state(self) -> bytes:
         buffer = io.BytesIO()

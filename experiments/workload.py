@@ -16,8 +16,15 @@ FORWARD_AND_BACKWARD = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowRank:
+    """A slow device: by its global rank, or by its local rank on a host, which it keeps at every scope."""
+
     rank: int
+    host: str
     factor: float
+
+    def reaches(self, rank: int, host: str, local_rank: int) -> bool:
+        """Whether the device of this rank is the slow one."""
+        return (self.host, self.rank) == (host, local_rank) if self.host else self.rank == rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +89,10 @@ class StepConfig:
             mean_doc_tokens=self.mean_doc_tokens, doc_sigma=self.doc_sigma, max_doc_tokens=self.max_doc_tokens
         )
 
-    def slowdown(self, rank: int, host: str) -> float:
+    def slowdown(self, rank: int, host: str, local_rank: int) -> float:
         """What the kernels of this rank are stretched by: the product of the faults that reach it, 1 without."""
         factor = self.compute_scale
-        if self.slow_rank is not None and self.slow_rank.rank == rank:
+        if self.slow_rank is not None and self.slow_rank.reaches(rank, host, local_rank):
             factor *= self.slow_rank.factor
         if self.slow_host is not None and self.slow_host.host == host:
             factor *= self.slow_host.factor

@@ -250,6 +250,9 @@ def answer(flow_run_id: str, answered: Answer) -> None:
         raise ValueError(f"{flow_run_id!r} is no flow run id; `narrows approve` lists what waits") from None
     given = {"decision": answered.decision.value, "approver": answered.by, "reason": answered.reason}
     with _client() as client:
+        state = client.read_flow_run(run_id).state  # asked to resume a run that is not there, the server says 500
+        if state is None or not state.is_paused():
+            raise NarrowsError(f"flow run {flow_run_id} does not wait for an answer; `narrows approve` lists what does")
         response = client.resume_flow_run(run_id, run_input=given)
     if response.status.value != "ACCEPT":
         raise NarrowsError(f"flow run {flow_run_id} did not take the answer: {getattr(response.details, 'reason', '')}")

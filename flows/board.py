@@ -133,7 +133,7 @@ class Board:
         text = board_markdown(self._title, rows, pictures)
         self._artifact = self._artifact or self._of_this_run()
         if self._artifact is None:
-            made = create_markdown_artifact(text, key=self.key, description=f"hypothesis board: {self._title}")
+            made = create_markdown_artifact(text, key=self.key, description=f"hypothesis board: {_escape(self._title)}")
             assert not hasattr(made, "__await__"), "called from a coroutine"
             self._artifact = made
             return

@@ -2,167 +2,47 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from narrows.flows.checked_yaml import (
+    Node,
+    Section,
+    bare,
+    is_count,
+    is_environment,
+    is_hosts,
+    is_number,
+    is_text,
+    is_texts,
+    parse,
+)
 from narrows.flows.playbook import load_playbook
 from narrows.inquiry.case import ArmSpec, Budget, Case, Cluster, Judging, Workload
 from narrows.inquiry.design import ArmKind, Mode
 from narrows.inquiry.errors import CaseError
-from narrows.inquiry.workloads import builtin_name, check_workload
+from narrows.inquiry.workloads import builtin_name, check_workload, defaults
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 LAUNCHERS = ("local",)
 DEVICES = ("emulated", "cpu", "cuda")
 STATISTICS = ("mean", "median", "p25", "low50", "p95", "p99", "es95")
-UNITS = {"device_hours": "device-hours", "ask_above_device_hours": "device-hours", "margin_percent": "percent"}
-
-
-@dataclass(slots=True)
-class _Reader:
-    """A mapping of the file with the lines of its keys; collects problems instead of stopping at the first."""
-
-    path: Path
-    problems: list[str] = field(default_factory=list)
-
-    def say(self, line: int, key: str, problem: str) -> None:
-        self.problems.append(f"{self.path}:{line}: {key}: {problem}")
-
-
-@dataclass(slots=True)
-class _Section:
-    reader: _Reader
-    key: str
-    line: int
-    items: dict[str, Any]
-    lines: dict[str, int]
-    used: set[str] = field(default_factory=set)
-
-    def name(self, key: str) -> str:
-        return f"{self.key}.{key}" if self.key else key
-
-    def say(self, key: str, problem: str) -> None:
-        self.reader.say(self.lines.get(key, self.line), self.name(key), problem)
-
-    def take(
-        self, key: str, accepts: Callable[[Any], bool], expected: str, default: Any = None, *, needed: bool = False
-    ) -> Any:
-        """The value of ``key`` if it is acceptable, else ``default`` with the problem noted."""
-        self.used.add(key)
-        if key not in self.items:
-            if needed:
-                self.reader.say(self.line, self.name(key), f"is missing; expected {expected}")
-            return default
-        value = self.items[key]
-        if not accepts(value):
-            self.say(key, f"is {_show(value)}; expected {expected}")
-            return default
-        return value
-
-    def section(self, key: str, *, needed: bool = False) -> _Section:
-        value = self.take(key, lambda v: isinstance(v, _Node), "a mapping", needed=needed)
-        if isinstance(value, _Node):
-            return _Section(self.reader, self.name(key), self.lines[key], value.items, value.lines)
-        return _Section(self.reader, self.name(key), self.lines.get(key, self.line), {}, {})
-
-    def done(self, known: tuple[str, ...]) -> None:
-        """Notes every key that nothing asked for."""
-        for key in self.items:
-            if key not in known:
-                near = difflib.get_close_matches(key, known, n=1)
-                hint = f"did you mean {near[0]}?" if near else "expected one of " + ", ".join(known)
-                self.say(key, f"is an unknown key; {hint}")
-
-
-@dataclass(slots=True)
-class _Node:
-    """A YAML mapping with the line of each key."""
-
-    items: dict[str, Any]
-    lines: dict[str, int]
-
-
-def _show(value: Any) -> str:
-    text = repr(_bare(value))
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _bare(value: Any) -> Any:
-    if isinstance(value, _Node):
-        return {key: _bare(item) for key, item in value.items.items()}
-    return [_bare(item) for item in value] if isinstance(value, list) else value
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _is_count(least: int) -> Callable[[Any], bool]:
-    return lambda v: isinstance(v, int) and not isinstance(v, bool) and v >= least
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
-
-
-def _parse(path: Path) -> _Section:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise CaseError(f"{path}: there is no such case file; `narrows demo` writes examples to start from") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise CaseError(f"{path}: cannot be read ({error}); expected a YAML file in UTF-8") from None
-    reader = _Reader(path)
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        value = _convert(node, reader) if node is not None else None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = mark.line + 1 if mark else 1
-        raise CaseError(f"{path}:{line}: not YAML: {getattr(error, 'problem', error)}") from None
-    if not isinstance(value, _Node):
-        raise CaseError(f"{path}:1: holds {_show(value)}; expected a mapping with case, question, runs, workload, ...")
-    return _Section(reader, "", 1, value.items, value.lines)
-
-
-def _convert(node: yaml.Node, reader: _Reader) -> Any:
-    if isinstance(node, yaml.MappingNode):
-        items: dict[str, Any] = {}
-        lines: dict[str, int] = {}
-        for key_node, value_node in node.value:
-            key, line = str(key_node.value), key_node.start_mark.line + 1
-            if key in items:
-                reader.say(line, key, f"stands twice (first in line {lines[key]}); keep one")
-            items[key], lines[key] = _convert(value_node, reader), line
-        return _Node(items, lines)
-    if isinstance(node, yaml.SequenceNode):
-        return [_convert(one, reader) for one in node.value]
-    loader = yaml.SafeLoader("")
-    try:
-        return loader.construct_object(node, deep=True)
-    finally:
-        loader.dispose()
 
 
 def load_case(path: Path, *, recorded: bool = True) -> Case:
-    """The checked case; ``recorded`` false: its runs are yet to be made. Raises ``CaseError`` with one line for each problem; nothing is half-read."""
+    """The checked case; ``recorded`` false: its runs are yet to be made.
+
+    Raises ``CaseError`` with one line for each problem; nothing is half-read.
+    """
     path = path.resolve()
-    root = _parse(path)
+    root = parse(path)
     known = ("case", "question", "runs", "workload", "cluster", "budget", "judge")
-    name = root.take("case", lambda v: isinstance(v, str) and bool(NAME.fullmatch(v)),
-                     "a name of small letters, digits and dashes, such as packing-regression", "case", needed=True)  # fmt: skip
+    named = "a name of small letters, digits and dashes, such as packing-regression"
+    name = root.take("case", lambda v: isinstance(v, str) and bool(NAME.fullmatch(v)), named, "case", needed=True)
     question = root.take(
-        "question", _is_text, "a sentence, such as: Median step time rose after the upgrade", "", needed=True
+        "question", is_text, "a sentence, such as: Median step time rose after the upgrade", "", needed=True
     )
     runs = _runs(root.section("runs", needed=True), path.parent, recorded=recorded)
     cluster = _cluster(root.section("cluster", needed=True))
@@ -184,11 +64,11 @@ def _line_of(problem: str) -> int:
     return int(found.group(1)) if found else 0
 
 
-def _runs(section: _Section, base: Path, *, recorded: bool) -> dict[str, tuple[str, ...]]:
+def _runs(section: Section, base: Path, *, recorded: bool) -> dict[str, tuple[str, ...]]:
     found = {}
     for arm in ("healthy", "regressed"):
         value = section.take(
-            arm, lambda v: _is_text(v) or (_is_texts(v) and v), "a run directory, or a list of them", needed=True
+            arm, lambda v: is_text(v) or (is_texts(v) and v), "a run directory, or a list of them", needed=True
         )
         paths = [value] if isinstance(value, str) else list(value or ())
         for one in paths if recorded else ():
@@ -199,19 +79,17 @@ def _runs(section: _Section, base: Path, *, recorded: bool) -> dict[str, tuple[s
                     arm, f"{one} holds no manifest.json; expected a run directory, for example from `narrows run`"
                 )
         found[arm] = tuple(str((base / one).resolve()) for one in paths)
-    if found.get("healthy") and found["healthy"] == found.get("regressed"):
+    if set(found["healthy"]) & set(found["regressed"]):
         section.say("regressed", "is the same run as healthy; expected the run that got slower")
     section.done(("healthy", "regressed"))
     return found
 
 
-def _cluster(section: _Section) -> Cluster:
+def _cluster(section: Section) -> Cluster:
     launcher = section.take("launcher", lambda v: v in LAUNCHERS, f"one of {', '.join(LAUNCHERS)}", "local")
-    nodes = section.take("nodes", _is_count(1), "a whole number of at least 1", 1, needed=True)
-    ranks = section.take("ranks_per_node", _is_count(1), "a whole number of at least 1", 1, needed=True)
-    hosts = section.take(
-        "hosts", lambda v: _is_texts(v) and bool(v), "a list of host names", [f"n{i}" for i in range(nodes)]
-    )
+    nodes = section.take("nodes", is_count(1), "a whole number of at least 1", 1, needed=True)
+    ranks = section.take("ranks_per_node", is_count(1), "a whole number of at least 1", 1, needed=True)
+    hosts = section.take("hosts", is_hosts, "a list of host names", [f"n{i}" for i in range(nodes)])
     device = section.take("device", lambda v: v in DEVICES, f"one of {', '.join(DEVICES)}", "emulated")
     if len(set(hosts)) != len(hosts):
         section.say("hosts", f"names a host twice in {hosts}; expected each host once")
@@ -224,20 +102,25 @@ def _cluster(section: _Section) -> Cluster:
     return Cluster(launcher=launcher, nodes=nodes, ranks_per_node=ranks, hosts=tuple(hosts), device=device)
 
 
-def _workload(section: _Section, base: Path, cluster: Cluster) -> Workload:
-    program = section.take("program", _is_text, "step (built in), or the path of your script", "step", needed=True)
+_WORKLOAD = ("program", "config", "args", "healthy", "regressed", "perturbed")
+
+
+def _workload(section: Section, base: Path, cluster: Cluster) -> Workload:
+    program = section.take("program", is_text, "step (built in), or the path of your script", "step", needed=True)
     builtin = builtin_name(program)
     if builtin == "collective":
         section.say("program", "collective is a sweep, not a training step; expected step, or the path of your script")
     if builtin is None and not (base / program).is_file():
         section.say("program", f"{program} is no file under {base} and no built-in program; expected step, or a script")
+        section.done(_WORKLOAD)  # what the arms may hold depends on the program
+        return Workload(program=program, builtin=True, kind=ArmKind.CONFIG, healthy=ArmSpec(), regressed=ArmSpec())
     config = _config(section, "config", builtin)
-    args = section.take("args", _is_texts, "a list of arguments, each a text", [])
+    args = section.take("args", is_texts, "a list of arguments, each a text", [])
     if builtin and args:
         section.say("args", "is for your own script; a built-in program takes its settings under config")
     arms = {arm: _arm(section, arm, builtin, config, cluster) for arm in ("healthy", "regressed", "perturbed")}
-    kind = _kind(section, arms)
-    section.done(("program", "config", "args", "healthy", "regressed", "perturbed"))
+    kind = _kind(section, arms, {**defaults(builtin), **config} if builtin else {})
+    section.done(_WORKLOAD)
     return Workload(
         program=builtin or str((base / program).resolve()), builtin=builtin is not None, kind=kind, config=config,
         args=tuple(args), healthy=arms["healthy"] or ArmSpec(), regressed=arms["regressed"] or ArmSpec(),
@@ -245,39 +128,53 @@ def _workload(section: _Section, base: Path, cluster: Cluster) -> Workload:
     )  # fmt: skip
 
 
-def _config(section: _Section, key: str, builtin: str | None) -> dict[str, Any]:
-    value = section.take(key, lambda v: isinstance(v, _Node), "a mapping of workload settings")
+def _config(section: Section, key: str, builtin: str | None) -> dict[str, Any]:
+    value = section.take(key, lambda v: isinstance(v, Node), "a mapping of workload settings")
     if value is None:
         return {}
     if builtin is None:
         section.say(key, "is for built-in programs; give your script's settings as args, or env in an arm")
         return {}
-    return dict(_bare(value))
+    return dict(bare(value))
 
 
-def _arm(section: _Section, arm: str, builtin: str | None, config: dict[str, Any], cluster: Cluster) -> ArmSpec | None:
+def _arm(section: Section, arm: str, builtin: str | None, config: dict[str, Any], cluster: Cluster) -> ArmSpec | None:
     if arm == "healthy" and section.items.get(arm) == "historical":
         section.used.add(arm)
         return None
     if arm == "perturbed" and arm not in section.items:
         return None
     inside = section.section(arm, needed=arm != "perturbed")
-    hosts = inside.take("hosts", lambda v: _is_texts(v) and bool(v), "a list of host names", [])
+    hosts = inside.take("hosts", is_hosts, "a list of host names", [])
     _check_hosts(inside, hosts, cluster)
     if builtin:
-        own = {key: _bare(value) for key, value in inside.items.items() if key != "hosts"}
+        own = {key: bare(value) for key, value in inside.items.items() if key != "hosts"}
         for problem in check_workload(builtin, {**config, **own}):
-            named = problem.partition(" = ")[0].partition(".")[0]
-            inside.say(named, problem.partition(" ")[2] if problem.startswith(named) else problem)
+            shared = _setting(problem) in config and _setting(problem) not in own
+            _say_setting(section.section("config") if shared else inside, problem)
         return ArmSpec(config=own, hosts=tuple(hosts))
-    args = inside.take("args", _is_texts, "a list of arguments, each a text", [])
-    env = inside.take("env", lambda v: isinstance(v, _Node), "a mapping of environment variables")
+    args = inside.take("args", is_texts, "a list of arguments, each a text", [])
+    env = inside.take("env", is_environment, "a mapping of environment variables, each a text")
     inside.done(("args", "env", "hosts"))
-    pairs = {key: str(value) for key, value in _bare(env).items()} if env else {}
+    pairs = {key: str(value) for key, value in bare(env).items()} if env else {}
     return ArmSpec(args=tuple(args), env=pairs, hosts=tuple(hosts))
 
 
-def _check_hosts(section: _Section, hosts: list[str], cluster: Cluster) -> None:
+def _setting(problem: str) -> str:
+    """The setting that a problem begins with, without the key inside it."""
+    return problem.partition(" = ")[0].partition(".")[0]
+
+
+def _say_setting(section: Section, problem: str) -> None:
+    """Notes a problem of a workload setting at its own line, once: settings that the arms share are met in each."""
+    name, _, what = problem.partition(" = ")
+    line = section.lines.get(_setting(problem), section.line)
+    said = f"{section.reader.path}:{line}: {section.name(name)}: {what}"
+    if said not in section.reader.problems:
+        section.reader.problems.append(said)
+
+
+def _check_hosts(section: Section, hosts: list[str], cluster: Cluster) -> None:
     if not hosts:
         return
     strangers = [host for host in hosts if host not in cluster.hosts]
@@ -291,18 +188,24 @@ def _check_hosts(section: _Section, hosts: list[str], cluster: Cluster) -> None:
         )
 
 
-def _kind(section: _Section, arms: dict[str, ArmSpec | None]) -> ArmKind:
+def _kind(section: Section, arms: dict[str, ArmSpec | None], base: dict[str, Any]) -> ArmKind:
+    """How the arms come about. ``base`` is what a built-in program runs with where an arm sets nothing."""
     healthy, regressed = arms["healthy"], arms["regressed"]
+    if not section.reader.problems:
+        _check_perturbed(section, arms["perturbed"], regressed, base)
     if healthy is None:
         return ArmKind.HISTORICAL
-    if regressed is None or healthy == regressed:
+    if regressed is None or (_runs_with(healthy, base), healthy.hosts) == (
+        _runs_with(regressed, base),
+        regressed.hosts,
+    ):
         if not section.reader.problems:
             section.say(
                 "regressed", "sets the same as healthy; two arms must differ in something, else nothing is compared"
             )
         return ArmKind.CONFIG
     if healthy.hosts or regressed.hosts:
-        same = (healthy.config, healthy.args, healthy.env) == (regressed.config, regressed.args, regressed.env)
+        same = _runs_with(healthy, base) == _runs_with(regressed, base)
         if not same or not (healthy.hosts and regressed.hosts):
             section.say(
                 "regressed", "changes hosts and something else; a placement arm differs in hosts alone, on both sides"
@@ -311,17 +214,33 @@ def _kind(section: _Section, arms: dict[str, ArmSpec | None]) -> ArmKind:
     return ArmKind.CONFIG
 
 
-def _budget(section: _Section) -> Budget:
+def _runs_with(arm: ArmSpec, base: dict[str, Any]) -> tuple[Any, ...]:
+    """All that the arm's program is given: what it says, over what holds anyway."""
+    return {**base, **arm.config}, arm.args, arm.env
+
+
+def _check_perturbed(
+    section: Section, perturbed: ArmSpec | None, regressed: ArmSpec | None, base: dict[str, Any]
+) -> None:
+    if perturbed is None or regressed is None:
+        return
+    if perturbed.hosts:
+        section.say("perturbed", "sets hosts; it changes settings, and other hosts are tried by the playbook")
+    elif _runs_with(perturbed, base) == _runs_with(regressed, base):
+        section.say("perturbed", "sets the same as regressed; it names the change that should give the time back")
+
+
+def _budget(section: Section) -> Budget:
     def amount(key: str, default: float) -> float:
         wrong_unit = "device-hours as a number, for example 0.5"
-        return float(section.take(key, lambda v: _is_number(v) and v >= 0, wrong_unit, default))
+        return float(section.take(key, lambda v: is_number(v) and v >= 0, wrong_unit, default))
 
     total, line = amount("device_hours", 1.0), amount("ask_above_device_hours", 0.25)
     section.done(("device_hours", "ask_above_device_hours"))
     return Budget(device_hours=total, ask_above_device_hours=line)
 
 
-def _judging(section: _Section, workload: Workload) -> Judging:
+def _judging(section: Section, workload: Workload) -> Judging:
     plain = Judging()
     keys = (
         "margin_percent",
@@ -339,18 +258,28 @@ def _judging(section: _Section, workload: Workload) -> Judging:
     chosen = section.take("mode", lambda v: v in ("switchback", "restart"), "switchback or restart", mode.value)
     if chosen == "switchback" and not workload.builtin:
         section.say("mode", "switchback needs a program that can change arms while it runs; your script restarts")
+    first, last = plain.looks[0], plain.looks[-1]
+
+    def number(key: str, accepts: Callable[[float], bool], expected: str) -> float:
+        return float(section.take(key, lambda v: is_number(v) and accepts(v), expected, getattr(plain, key)))
+
+    def count(key: str, least: int) -> int:
+        return int(section.take(key, is_count(least), f"a whole number of at least {least}", getattr(plain, key)))
+
     found = Judging(
-        margin_percent=float(section.take("margin_percent", lambda v: _is_number(v) and 0 < v <= 100,
-                                          "a percentage of the healthy step, above 0 and at most 100", plain.margin_percent)),
-        statistic=section.take("statistic", lambda v: v in STATISTICS, f"one of {', '.join(STATISTICS)}", plain.statistic),
-        alpha=float(section.take("alpha", lambda v: _is_number(v) and 0 < v <= 0.2, "a number above 0 and at most 0.2", plain.alpha)),
+        margin_percent=number("margin_percent", lambda v: 0 < v <= 100,
+                              "a percentage of the healthy step, above 0 and at most 100"),
+        statistic=section.take("statistic", lambda v: v in STATISTICS, f"one of {', '.join(STATISTICS)}",
+                               plain.statistic),
+        alpha=number("alpha", lambda v: 0 < v <= 0.2, "a number above 0 and at most 0.2"),
         mode=Mode(chosen),
-        pairs=section.take("pairs", _is_count(4), "a whole number of at least 4", plain.pairs if mode is Mode.SWITCHBACK else 4),
-        steps=section.take("steps", _is_count(4), "a whole number of at least 4", plain.steps),
-        washout=section.take("washout", _is_count(0), "a whole number of at least 0", plain.washout),
-        soak_steps=section.take("soak_steps", _is_count(8), "a whole number of at least 8", plain.soak_steps),
-        seed=section.take("seed", _is_count(0), "a whole number of at least 0", plain.seed),
-        start_s=float(section.take("start_s", lambda v: _is_number(v) and v >= 0, "seconds as a number", plain.start_s)),
+        pairs=section.take("pairs", is_count(first, last), f"a whole number from {first} to {last}",
+                           plain.pairs if mode is Mode.SWITCHBACK else first),
+        steps=count("steps", 4),
+        washout=count("washout", 0),
+        soak_steps=count("soak_steps", 8),
+        seed=count("seed", 0),
+        start_s=number("start_s", lambda v: v >= 0, "seconds as a number"),
     )  # fmt: skip
     if found.washout >= found.steps:
         section.say("washout", f"is {found.washout} of {found.steps} steps; expected fewer than steps")

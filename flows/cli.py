@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
@@ -50,7 +50,7 @@ def demo(
     from narrows.flows import commands
 
     if list_:
-        return commands.list_demos()
+        return commands.list_demos(as_json=json_)
     return commands.demo(name, out=out, seed=seed, no_ui=no_ui, as_json=json_)
 
 
@@ -117,6 +117,9 @@ def check(case: Annotated[Path, Parameter(help="The case file.")], /, *, json_: 
 def run(
     *program: Annotated[str, Parameter(help="The program and its arguments, after --.", allow_leading_hyphen=True)],
     out: Annotated[Path | None, Parameter(help="Run directory to write; default runs/DATE-TIME.")] = None,
+    join: Annotated[
+        bool, Parameter(negative="", help="Write into OUT beside the other nodes of the same job.")
+    ] = False,
 ) -> int:
     """Record an unmodified training program: narrows run -- torchrun --nproc-per-node 2 train.py
 
@@ -125,7 +128,7 @@ def run(
     """
     from narrows.flows.instrumented import run_instrumented
 
-    return run_instrumented(list(program), out)
+    return run_instrumented(list(program), out, join=join)
 
 
 @app.command(group=_RECORD)
@@ -143,6 +146,27 @@ def manifest(
     from narrows.flows import commands
 
     return commands.manifest(run_, other, as_json=json_)
+
+
+@app.command(group=_SERVE)
+def approve(
+    which: Annotated[
+        str | None, Parameter(help="The case, or the flow run's id; without it, what waits is listed.")
+    ] = None,
+    /,
+    *,
+    decision: Annotated[Literal["approve", "skip", "abort"], Parameter(help="What to answer.")] = "approve",
+    reason: Annotated[str, Parameter(help="Why; it goes into the case's docket.")] = "",
+    by: Annotated[str | None, Parameter(help="Who decides; default the user's name.")] = None,
+    json_: Json = False,
+) -> int:
+    """Answer an investigation that waits because a launch costs more than its case's ask line.
+
+    The same can be done on the run's page. `skip` leaves the experiment out, `abort` ends the investigation.
+    """
+    from narrows.flows import commands
+
+    return commands.approve(which, decision=decision, reason=reason, by=by, as_json=json_)
 
 
 @app.command(group=_SERVE)

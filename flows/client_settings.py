@@ -23,6 +23,8 @@ def client_environment(url: str, folder: Path | None = None) -> dict[str, str]:
         # 5 retries do not outlast a server that is away for half a minute; 12 do
         "PREFECT_CLIENT_MAX_RETRIES": os.environ.get("PREFECT_CLIENT_MAX_RETRIES", "12"),
         "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",
+        # what narrows says is on the terminal already; Prefect's copy goes to its page alone
+        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": os.environ.get("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL"),
         "DO_NOT_TRACK": "1",
     }
     if folder:
@@ -55,8 +57,10 @@ def _imported_settings(environment: Mapping[str, str]) -> Iterator[None]:
         return
     import prefect.settings
 
-    known = {key: value for key, value in environment.items() if key.startswith("PREFECT_")}
-    with prefect.settings.temporary_settings({getattr(prefect.settings, key): value for key, value in known.items()}):
+    # The levels of the log handlers are read from the environment alone, when Prefect sets its logging up.
+    known = {key: getattr(prefect.settings, key, None) for key in environment if key.startswith("PREFECT_")}
+    updates = {setting: environment[key] for key, setting in known.items() if setting is not None}
+    with prefect.settings.temporary_settings(updates):
         yield
 
 

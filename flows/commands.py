@@ -10,7 +10,7 @@ from typing import Any
 
 from narrows.flows import demo as demos
 from narrows.flows import engine
-from narrows.flows.approval import Answer, ApprovalRequest
+from narrows.flows.approval import Answer, ApprovalRequest, Decision, Waiting
 from narrows.flows.approval import ask as ask_person
 from narrows.flows.cli import DONE, FOUND, INCONCLUSIVE
 from narrows.flows.launching import Launcher
@@ -32,8 +32,11 @@ def launcher_of(_session_or_case: object = None) -> Launcher:
     return LocalLauncher()
 
 
-def list_demos() -> int:
+def list_demos(*, as_json: bool = False) -> int:
     """Prints the worked cases with the comment that heads each file."""
+    if as_json:
+        print_json({"schema": 1, "demos": {name: demos.headline(name) for name in demos.names()}})
+        return DONE
     for name in demos.names():
         print(f"{name:14} {demos.headline(name)}")
     return DONE
@@ -150,11 +153,10 @@ def show(text: str, *, as_json: bool) -> int:
 def check(case_file: Path, *, as_json: bool) -> int:
     """Loads the case and its runs; says what it found."""
     from narrows.flows.casefile import load_case
-    from narrows.flows.session import arm_runs
-    from narrows.reducers.evidence import build_evidence
+    from narrows.flows.session import read_given
 
     case = load_case(case_file)
-    evidence = build_evidence("given", arm_runs(case), statistic=case.judging.statistic, mode="given")
+    evidence = read_given(case)
     steps = {arm: one["step_ms"] for arm, one in evidence["arms"].items()}
     if as_json:
         print_json({"schema": 1, "case": case.name, "arms": case.workload.kind, "scopes": case.scopes(),
@@ -191,3 +193,44 @@ def manifest(run: Path, other: Path | None, *, as_json: bool) -> int:
             print(f"{'':10} {one.why}")
         print(f"{len(differences)} differences" if differences else "no difference that was recorded")
     return FOUND if any(one.kind is not DifferenceKind.HARMLESS for one in differences) else DONE
+
+
+def approve(which: str | None, *, decision: str, reason: str, by: str | None, as_json: bool) -> int:
+    """Lists what waits for a decision, or answers it."""
+    import getpass
+    import os
+
+    from narrows.flows.approval import answer, waiting_runs
+    from narrows.flows.client_settings import client_settings
+    from narrows.flows.server import ensure_server, running_server
+
+    server = ensure_server() if os.environ.get("PREFECT_API_URL") else running_server()
+    waiting: list[Waiting] = []
+    if server is not None:
+        with client_settings(server.client_environment()):
+            waiting = waiting_runs()
+            if which is not None:
+                chosen = _chosen(which, waiting)
+                answer(
+                    chosen.flow_run_id, Answer(decision=Decision(decision), by=by or getpass.getuser(), reason=reason)
+                )
+                print(f"{chosen.name}: {decision}")
+                return DONE
+    if which is not None:
+        raise CaseError(f"{which}: no server is running here, so nothing waits; is PREFECT_API_URL set?")
+    if as_json:
+        print_json({"schema": 1, "waiting": [plain(one) for one in waiting]})
+        return DONE
+    for one in waiting:
+        print(f"{one.flow_run_id}  {one.name}\n    {one.text.strip()}")
+    if not waiting:
+        print("nothing waits for a decision")
+    return DONE
+
+
+def _chosen(which: str, waiting: list[Waiting]) -> Waiting:
+    found = [one for one in waiting if which in (one.flow_run_id, one.name, one.name.removeprefix("investigate "))]
+    if len(found) != 1:
+        names = ", ".join(f"{one.name} ({one.flow_run_id})" for one in waiting) or "nothing"
+        raise CaseError(f"{which}: {len(found)} runs of this name wait for a decision; waiting: {names}")
+    return found[0]

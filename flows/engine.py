@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 from narrows.flows.approval import Decision
 from narrows.flows.judging import Found, judge
@@ -15,11 +16,12 @@ from narrows.flows.session import Session
 from narrows.inquiry.codec import plain
 from narrows.inquiry.conclusion import conclude
 from narrows.inquiry.docket import Kind
-from narrows.inquiry.errors import DeclinedError, LaunchError
+from narrows.inquiry.errors import DeclinedError, LaunchError, RunDirectoryError
 from narrows.inquiry.hypotheses import Registration
 from narrows.inquiry.ladder import next_step
 from narrows.inquiry.scopes import Rung
 from narrows.inquiry.steps import Ask, Judge, Launch, Register, Skip, Step, Stop, StopReason
+from narrows.reducers.curve_evidence import build_curves
 from narrows.reducers.evidence import ArmRuns, build_evidence, merge_evidence
 
 
@@ -98,15 +100,19 @@ def _launch(session: Session, step: Launch) -> None:
         f"{experiment.mode.value.replace('_', ' ')}, {experiment.world_size} ranks on {', '.join(experiment.placement.names)}"
     )
     began_ns, began = time.time_ns(), time.monotonic()
+
+    def device_hours() -> float:
+        return (time.monotonic() - began) * experiment.world_size / 3600
+
     try:
         runs = _run_jobs(session, step, folder)
+        _keep(session, step, runs, began_ns, device_hours())
     except LaunchCancelledError:
         raise
-    except LaunchError as error:
-        session.note(Kind.FAILED, {"experiment": experiment.key, "launch": step.launch, "reason": str(error)})
+    except (LaunchError, RunDirectoryError) as error:
+        body = {"experiment": experiment.key, "launch": step.launch, "reason": str(error)}
+        session.note(Kind.FAILED, body | {"device_hours": device_hours()})
         session.say(f"{step.rung.label}: {experiment.key}: could not run: {error}")
-        return
-    _keep(session, step, runs, began_ns, (time.monotonic() - began) * experiment.world_size / 3600)
 
 
 def _run_jobs(session: Session, step: Launch, folder: Path) -> dict[str, list[Path]]:
@@ -124,20 +130,13 @@ def _keep(session: Session, step: Launch, runs: dict[str, list[Path]], began_ns:
     before, after = (
         ArmRuns(name=arm.name, paths=tuple(runs[arm.name])) for arm in (experiment.before, experiment.after)
     )
-    part = build_evidence(
-        experiment.key,
-        (before, after),
-        statistic=session.case.judging.statistic,
-        mode=experiment.mode.value,
-        root=session.directory,
-        declared=experiment.differs,
-        first_pair=step.first_pair,
-        washout=experiment.washout,
-    )
+    part = _reduce(session, step, (before, after))
+    if not part["pairs"]:
+        raise RunDirectoryError(f"{experiment.key}, launch {step.launch}: holds no pair of units; without one nothing is compared")
     name = f"{experiment.key}-{step.launch}"
     path = session.write_json(f"evidence/parts/{name}.json", part)
     parts = [session.directory / one["file"] for one in session.state.evidence.get(experiment.key, ())]
-    merged = merge_evidence(experiment.key, [*parts, path])
+    merged = merge_evidence(experiment.key, [*parts, path]) if parts else part
     session.write_json(f"evidence/{experiment.key}.json", merged)
     session.cache.pop(experiment.key, None)
     session.note(
@@ -153,6 +152,24 @@ def _keep(session: Session, step: Launch, runs: dict[str, list[Path]], began_ns:
             "device_hours": device_hours,
             "load_1m": os.getloadavg()[0],
         },
+    )
+
+
+def _reduce(session: Session, step: Launch, arms: tuple[ArmRuns, ArmRuns]) -> dict[str, Any]:
+    experiment = step.experiment
+    if experiment.sizes_bytes:
+        return build_curves(
+            experiment.key, arms, mode=experiment.mode.value, root=session.directory, declared=experiment.differs
+        )
+    return build_evidence(
+        experiment.key,
+        arms,
+        statistic=session.case.judging.statistic,
+        mode=experiment.mode.value,
+        root=session.directory,
+        declared=experiment.differs,
+        first_pair=step.first_pair,
+        washout=experiment.washout,
     )
 
 

@@ -118,7 +118,14 @@ def _current() -> Session:
     return session
 
 
-@flow(name="investigate", flow_run_name="investigate {case}", persist_result=False)
+def _run_name() -> str:
+    from prefect.runtime import flow_run
+
+    session = _session.get()
+    return f"investigate {session.case.name if session else Path(str(flow_run.parameters['case'])).stem}"
+
+
+@flow(name="investigate", flow_run_name=_run_name, persist_result=False)
 def investigate(case: str, approve_all: bool = False, until: int | None = None, page_url: str = "") -> State[Any]:
     """Narrows a regression. ``case`` is the case file; ``approve_all`` approves every launch beforehand."""
     session = _session.get()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from statistics import fmean
 from typing import Any
 
-import numpy as np
-
 from narrows.flows.session import Session
+from narrows.inquiry.accounts import Account
 from narrows.inquiry.codec import plain
 from narrows.inquiry.design import REGRESSED
 from narrows.inquiry.hypotheses import Hypothesis, Registration, Test
@@ -20,14 +19,14 @@ from narrows.inquiry.verdict import RegressionStatus, Verdict
 from narrows.reducers.closing import ClosingVerdict, closing_test, unchanged
 from narrows.reducers.comparison import RegressionResult, ScopeResult, confirm_regression, judge_scope, needs_more
 from narrows.reducers.curves import CurvePattern, compare_curves
+from narrows.reducers.durability import drift_changes, tail_changes
 from narrows.reducers.estimates import estimate, interval_ms
 from narrows.reducers.numerator import NumeratorResult, NumeratorVerdict, Work, judge_numerator
 from narrows.reducers.reconcile import Shape, reconcile
+from narrows.reducers.shares import SCREENING_PAIRS, judge_share
 
 GIVEN = "given"
 COVERAGE_NEEDED = 0.95
-SCREENING_PAIRS = 4
-"""Given runs with fewer pairs than this describe; they screen nothing out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +52,8 @@ def judge(session: Session, step: Judge) -> list[Found]:
     if step.topic is Topic.GIVEN:
         return _given(session, registrations)
     if step.topic is Topic.RECONCILIATION:
-        return [*(_account(session, one) for one in registrations), _reconciliation(session)]
+        # The reading first: once the verdicts stand, nobody would ask for it again after a kill.
+        return [_reconciliation(session), *(_account(session, one) for one in registrations)]
     assert step.experiment is not None
     name = step.experiment
     if not state.evidence.get(name):
@@ -133,9 +133,9 @@ def _reference(evidence: dict[str, Any], result: RegressionResult, hypothesis: H
 
 def _numerator(session: Session, one: Registration, evidence: dict[str, Any]) -> Found:
     healthy, regressed = evidence["arms"].values()
-    delta = float(np.mean(evidence["difference"]["step_ms"]))
+    delta = fmean(evidence["difference"]["step_ms"])
     compute = float(healthy["accounts"]["rank_mean"]["compute"])
-    change = float(np.mean(evidence["difference"]["accounts"]["rank_mean"]["compute"]))
+    change = fmean(evidence["difference"]["accounts"]["rank_mean"]["compute"])
     if compute <= 0 or not healthy["work"]:
         return _unable(one, "the runs carry no work counters, or no compute time, to compare", GIVEN)
     result = judge_numerator(
@@ -181,33 +181,26 @@ def _numerator_finding(result: NumeratorResult) -> dict[str, Any]:
 
 
 def _account(session: Session, one: Registration) -> Found:
-    """Does the account hold at least half of the loss? Both the account and the step come from the same pairs."""
-    hypothesis, evidence = one.hypothesis, session.evidence(_reference_evidence(session))
+    hypothesis, name = one.hypothesis, _reference_evidence(session)
+    evidence = session.evidence(name)
     assert hypothesis.account is not None
-    d = np.asarray(evidence["difference"]["step_ms"])
-    c = np.asarray(evidence["difference"]["accounts"][hypothesis.ledger.value][hypothesis.account.value])
-    own = estimate(c, hypothesis.alpha) if len(c) > 1 else None
-    share = float(c.mean() / d.mean()) if d.mean() else 0.0
-    excess = estimate(c - hypothesis.rho * d, hypothesis.alpha) if len(c) > 1 else None
-    verdict = Verdict.INCONCLUSIVE
-    if excess is not None and excess.n >= SCREENING_PAIRS:
-        verdict = Verdict.SUPPORTED if excess.lower > 0 else Verdict.REJECTED if excess.upper < 0 else verdict
-    shown = interval_ms(own.mean, own.lower, own.upper) if own else f"{c.mean():+.3g} ms"
-    tail = "" if verdict is not Verdict.INCONCLUSIVE else "; the given runs do not settle it"
-    if (evidence["coverage"] or 1.0) < COVERAGE_NEEDED and hypothesis.account.value in ("transfer", "skew"):
-        verdict, tail = (
-            Verdict.INCONCLUSIVE,
-            f"; only {evidence['coverage']:.0%} of the collective time could be matched",
-        )
+    changes = evidence["difference"]["accounts"][hypothesis.ledger.value][hypothesis.account.value]
+    result = judge_share(
+        changes, evidence["difference"]["step_ms"], hypothesis.account.value, rho=hypothesis.rho, alpha=hypothesis.alpha
+    )
+    verdict, reason = result.verdict, result.reason
+    coverage = evidence["coverage"]
+    if coverage is not None and coverage < COVERAGE_NEEDED and hypothesis.account in (Account.TRANSFER, Account.SKEW):
+        verdict, reason = Verdict.INCONCLUSIVE, f"{reason}; only {coverage:.0%} of the collective time could be matched"
     return Found(
         hypothesis=one.id,
         verdict=verdict,
-        effect_ms=float(c.mean()),
-        interval_ms=(own.lower, own.upper) if own else None,
-        reason=f"{hypothesis.account.value} changed by {shown}, {share:.0%} of the loss{tail}",
-        numbers={"share": share, "pairs": len(c), "ledger": hypothesis.ledger.value},
-        file=f"evidence/{_reference_evidence(session)}.json",
-        pairs=len(c),
+        effect_ms=result.change_ms,
+        interval_ms=result.interval_ms,
+        reason=reason,
+        numbers={"share": result.share, "pairs": result.pairs_used, "ledger": hypothesis.ledger.value},
+        file=f"evidence/{name}.json",
+        pairs=result.pairs_used,
     )
 
 
@@ -332,9 +325,7 @@ def _closing(_session: Session, one: Registration, evidence: dict[str, Any]) -> 
             "improvement_ms": result.improvement_ms,
             "gap_ms": result.gap_ms,
             "gap_interval_ms": result.gap_interval_ms,
-            "accounts": {
-                name: {"change_ms": float(np.mean(v)), "interval_ms": _interval(v)} for name, v in gains.items()
-            },
+            "accounts": {name: {"change_ms": fmean(v), "interval_ms": _interval(v)} for name, v in gains.items()},
         },
         file=_file(hypothesis),
         pairs=len(step),
@@ -361,39 +352,25 @@ def _swap(session: Session, one: Registration, evidence: dict[str, Any]) -> Foun
     return _against_prediction(session, one, values, None)
 
 
-def _curve(session: Session, one: Registration, evidence: dict[str, Any]) -> Found:
-    sizes, tables = _read_curves(session, evidence)
-    result = compare_curves(sizes, *tables, alpha=one.hypothesis.alpha)
+def _curve(_session: Session, one: Registration, evidence: dict[str, Any]) -> Found:
+    healthy, regressed = (arm["post_barrier_us"] for arm in evidence["arms"].values())
+    if len(healthy) < SCREENING_PAIRS:
+        return _unable(one, f"{len(healthy)} pairs are too few for a curve", one.hypothesis.experiment or GIVEN)
+    result = compare_curves(evidence["sizes_bytes"], healthy, regressed, alpha=one.hypothesis.alpha)
     steeper = result.pattern in (CurvePattern.BANDWIDTH, CurvePattern.BOTH) and result.bandwidth.ratio > 1
-    unsettled = (
-        result.bandwidth.lower <= 1 <= result.bandwidth.upper and not result.bandwidth.changed and result.pairs_used < 4
-    )
-    verdict = Verdict.SUPPORTED if steeper else Verdict.INCONCLUSIVE if unsettled else Verdict.REJECTED
     return Found(
         hypothesis=one.id,
-        verdict=verdict,
+        verdict=Verdict.SUPPORTED if steeper else Verdict.REJECTED,
         reason=result.sentence,
-        numbers={"pattern": result.pattern.value, "bandwidth_ratio": result.bandwidth.ratio, "latency_ratio": result.latency.ratio,
-                 "sizes": [plain(size) for size in result.sizes]},
+        numbers={
+            "pattern": result.pattern.value,
+            "bandwidth_ratio": result.bandwidth.ratio,
+            "latency_ratio": result.latency.ratio,
+            "sizes": [plain(size) for size in result.sizes],
+        },
         file=_file(one.hypothesis),
         pairs=result.pairs_used,
-    )  # fmt: skip
-
-
-def _read_curves(session: Session, evidence: dict[str, Any]) -> tuple[list[int], list[list[list[float]]]]:
-    """Sizes, and per arm one row a pair of median times in us, from the launches' curve files."""
-    by_arm: list[dict[int, dict[int, float]]] = []
-    for arm in evidence["arms"].values():
-        found: dict[int, dict[int, float]] = {}
-        for run in arm["runs"]:
-            for line in (session.directory / run["path"] / "curve.jsonl").read_text(encoding="utf-8").splitlines():
-                record = json.loads(line)
-                if "payload_bytes" in record:
-                    found.setdefault(int(record["pair"]), {})[int(record["payload_bytes"])] = float(record["median_us"])
-        by_arm.append(found)
-    pairs = sorted(set(by_arm[0]) & set(by_arm[1]))
-    sizes = sorted(by_arm[0][pairs[0]])
-    return sizes, [[[arm[pair][size] for size in sizes] for pair in pairs] for arm in by_arm]
+    )
 
 
 SAME_WORK = 1e-9
@@ -426,8 +403,8 @@ def _unequal(evidence: dict[str, Any]) -> str | None:
 def _soak(session: Session, one: Registration, evidence: dict[str, Any]) -> Found:
     """The improvement over long turns; it must last to their end, and the slowest steps must not get slower."""
     found = _scale_up(session, one, evidence)
-    tails = _gain(evidence, _tail_differences(evidence))
-    late = _gain(evidence, _third_differences(evidence))
+    tails = _gain(evidence, tail_changes(evidence))
+    late = _gain(evidence, drift_changes(evidence))
     if found.verdict is not Verdict.SUPPORTED or len(tails) < 2:
         return found
     tail, drift = estimate(tails), estimate(late)
@@ -443,29 +420,6 @@ def _soak(session: Session, one: Registration, evidence: dict[str, Any]) -> Foun
         reason=f"{found.reason}; {said}" + ("; the gain fades within the run" if fades else ""), numbers=numbers,
         file=found.file, pairs=found.pairs,
     )  # fmt: skip
-
-
-def _by_pair(evidence: dict[str, Any], reduce: Callable[[np.ndarray[Any, Any]], float]) -> list[float]:
-    """Second arm minus first of a function of each unit's step times (ms)."""
-    first, second = (
-        {unit["pair"]: reduce(np.asarray(unit["steps_ms"])) for unit in arm["units"]}
-        for arm in evidence["arms"].values()
-    )
-    return [second[pair] - first[pair] for pair in sorted(set(first) & set(second))]
-
-
-def _tail_differences(evidence: dict[str, Any]) -> list[float]:
-    return _by_pair(evidence, lambda steps: float(np.sort(steps)[-max(1, len(steps) // 10) :].mean()))
-
-
-def _third_differences(evidence: dict[str, Any]) -> list[float]:
-    """Last third minus first third of each unit, by medians: what changes while the run goes on."""
-
-    def grown(steps: np.ndarray[Any, Any]) -> float:
-        third = max(1, len(steps) // 3)
-        return float(np.median(steps[-third:]) - np.median(steps[:third]))
-
-    return _by_pair(evidence, grown)
 
 
 _TESTS: dict[Test, Callable[[Session, Registration, dict[str, Any]], Found]] = {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from narrows.flows.instrumented import recording_environment
 from narrows.flows.launching import LaunchPlan
 from narrows.inquiry.codec import SCHEMA
 from narrows.inquiry.design import Arm, Experiment, Mode
+from narrows.inquiry.scopes import Placement
+from narrows.inquiry.workloads import BUILTIN
 from narrows.reducers.pairs import abba_order
 
 SILENCE_S = 120.0
@@ -31,11 +34,13 @@ class Job:
 def jobs(experiment: Experiment, folder: Path, *, first_pair: int, pairs: int) -> Iterator[Job]:
     """The launches that pairs ``first_pair`` .. of the experiment need, in order.
 
-    Switchback and node-set experiments need one, with the arms taking turns inside; restarts need two a pair.
+    Switchback and node-set experiments of a built-in program need one, with the arms taking turns inside. Restarts
+    need two a pair, each on its own arm's hosts alone; so does every experiment with the user's own script, which
+    cannot change arms while it runs.
     """
     order = abba_order(first_pair + pairs, experiment.seed)[2 * first_pair :]
     arms = [experiment.before if name == "healthy" else experiment.after for name in order]
-    if experiment.mode is not Mode.RESTART:
+    if experiment.mode is not Mode.RESTART and experiment.program in BUILTIN:
         yield _inside(experiment, folder, arms, first_pair)
         return
     for number, arm in enumerate(arms):
@@ -54,7 +59,12 @@ def _inside(experiment: Experiment, folder: Path, arms: list[Arm], first_pair: i
     last = first_pair + len(arms) // 2
     return Job(
         plan=_launch_plan(
-            experiment, folder, ("-m", f"narrows.experiments.{experiment.program}", "--plan", str(plan)), seconds, {}
+            experiment,
+            folder,
+            ("-m", f"narrows.experiments.{experiment.program}", "--plan", str(plan)),
+            seconds,
+            {},
+            experiment.placement,
         ),
         runs={arm.name: folder / arm.name for arm in (experiment.before, experiment.after)},
         pairs=tuple(range(first_pair, last)),
@@ -80,11 +90,12 @@ def _segment(experiment: Experiment, index: int, arm: Arm, pair: int) -> dict[st
 def _plan_file(experiment: Experiment, folder: Path, arms: dict[str, Arm], segments: list[dict[str, Any]]) -> Path:
     base = dict(experiment.base)
     if experiment.sizes_bytes:
-        base = {key: value for key, value in base.items() if key == "slow_link"} | {
+        known = BUILTIN["collective"]
+        base = {key: value for key, value in base.items() if key in known} | {
             "sizes_bytes": list(experiment.sizes_bytes)
         }
         arms = {
-            name: Arm(name=name, config={k: v for k, v in arm.config.items() if k == "slow_link"})
+            name: Arm(name=name, config={key: value for key, value in arm.config.items() if key in known})
             for name, arm in arms.items()
         }
     value = {
@@ -109,8 +120,9 @@ def _plan_file(experiment: Experiment, folder: Path, arms: dict[str, Arm], segme
 
 def _restart(experiment: Experiment, folder: Path, arm: Arm, pair: int) -> Job:
     run = folder / arm.name
-    if experiment.program in ("step", "collective"):
-        segment = _segment(experiment, 0, arm, pair)
+    where = _own_hosts(experiment.placement, arm.ranks)
+    if experiment.program in BUILTIN:
+        segment = _segment(experiment, 0, replace(arm, ranks=tuple(range(where.world_size))), pair)
         plan = _plan_file(experiment, folder, {arm.name: arm}, [segment])
         argv: tuple[str, ...] = ("-m", f"narrows.experiments.{experiment.program}", "--plan", str(plan))
         env: dict[str, str] = {}
@@ -118,16 +130,28 @@ def _restart(experiment: Experiment, folder: Path, arm: Arm, pair: int) -> Job:
         argv = (experiment.program, *experiment.args, *arm.args)
         env = {**recording_environment(run), **arm.env}
     seconds = experiment.steps * experiment.expected_step_s
-    return Job(plan=_launch_plan(experiment, folder, argv, seconds, env), runs={arm.name: run}, pairs=(pair,))
+    plan_of_launch = _launch_plan(experiment, folder, argv, seconds, env, where)
+    return Job(plan=plan_of_launch, runs={arm.name: run}, pairs=(pair,))
+
+
+def _own_hosts(placement: Placement, ranks: tuple[int, ...]) -> Placement:
+    """The hosts that hold ``ranks``, with these ranks numbered anew; all of them when ``ranks`` is empty."""
+    if not ranks:
+        return placement
+    counts = {host: len(set(members) & set(ranks)) for host, members in placement.hosts}
+    starts = dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))
+    return Placement(
+        hosts=tuple((host, tuple(range(starts[host], starts[host] + n))) for host, n in counts.items() if n)
+    )
 
 
 def _launch_plan(
-    experiment: Experiment, folder: Path, argv: tuple[str, ...], seconds: float, env: dict[str, str]
+    experiment: Experiment, folder: Path, argv: tuple[str, ...], seconds: float, env: dict[str, str], where: Placement
 ) -> LaunchPlan:
-    own = experiment.program not in ("step", "collective")
+    own = experiment.program not in BUILTIN
     return LaunchPlan(
         name=f"{experiment.key}/{folder.name}",
-        hosts=experiment.placement.hosts,
+        hosts=where.hosts,
         argv=argv,
         env=env,
         log_dir=str(folder / "logs"),

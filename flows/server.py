@@ -151,15 +151,17 @@ def connected(home: Path | None = None, *, note: Note | None = None) -> Iterator
 
 def hold_server(home: Path | None = None, *, note: Note) -> None:
     """Keeps a server up until Ctrl-C or SIGTERM, or until it goes away by itself: then raises ``ServerError``."""
-    handle = ensure_server(home, note=note)
-    note(f"Prefect's page: {handle.ui_url} (Ctrl-C to leave)")
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    handle = None
     try:
+        handle = ensure_server(home, note=note)
+        note(f"Prefect's page: {handle.ui_url} (Ctrl-C to leave)")
         while handle.folder is None or _running(handle.folder):
             time.sleep(1.0)
         raise ServerError(f"the server at {handle.url} ended by itself; see {handle.folder / 'server.log'}")
     except KeyboardInterrupt:
-        note("stopped" if handle.release() else "left running: it is in use elsewhere")
+        if handle:
+            note("stopped" if handle.release() else "left running: it is in use elsewhere")
     finally:
         signal.signal(signal.SIGTERM, previous)
 

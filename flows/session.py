@@ -61,7 +61,7 @@ class Session:
         path = self.directory / place
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".partial")
-        partial.write_text(json.dumps(plain(value), indent=1, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8")
+        partial.write_text(json.dumps(plain(value), indent=1, allow_nan=False) + "\n", encoding="utf-8")
         partial.replace(path)
         return path
 
@@ -94,18 +94,22 @@ def open_session(
     """The case opened: its runs read, its docket started or checked. Raises ``NarrowsError``; launches nothing.
 
     ``resume`` continues a docket that is there; ``fresh`` moves it aside first (nothing is deleted). Only one process
-    may hold a case; ``exclusive`` false is for looking at it.
+    may hold a case; ``exclusive`` false is for looking at it, and writes nothing.
     """
     case = load_case(case_file)
     directory = case_directory(case_file, case.name)
+    begun = (directory / "docket.jsonl").is_file() and not fresh
+    if not begun and not exclusive:
+        raise CaseError(f"{case.name}: is not begun yet; `narrows investigate {case_file}` begins it")
+    evidence = None if begun else read_given(case)  # before anything is written
     if exclusive:
         _hold(directory)
     if fresh:
         _set_aside(directory)
-    docket = Docket.open(directory / "docket.jsonl")
+    docket = Docket.open(directory / "docket.jsonl", repair=exclusive)
     session = Session(case=case, directory=directory, docket=docket, launcher=launcher)
     if len(docket) == 0:
-        _begin(session)
+        _begin(session, evidence or read_given(case))
         return session
     _check_same(session, resume=resume)
     return session
@@ -163,10 +167,22 @@ def arm_runs(case: Case) -> tuple[ArmRuns, ArmRuns]:
     )
 
 
-def _begin(session: Session) -> None:
-    """Reads the given runs and opens the docket; nothing is written before all of them could be read."""
-    case = session.case
+def read_given(case: Case) -> dict[str, Any]:
+    """The evidence of the given runs. Raises ``NarrowsError`` for runs that cannot be read, or are of another size."""
     evidence = build_evidence("given", arm_runs(case), statistic=case.judging.statistic, mode="given")
+    for arm, one in evidence["arms"].items():
+        if len(one["ranks"]) != case.world_size:
+            raise CaseError(
+                f"{case.name}: the {arm} run has {len(one['ranks'])} ranks, and the cluster {case.cluster.nodes} nodes "
+                f"of {case.cluster.ranks_per_node}; give cluster.nodes and cluster.ranks_per_node as the runs had them"
+            )
+    return evidence
+
+
+def _begin(session: Session, evidence: dict[str, Any]) -> None:
+    """Opens the docket with what the given runs hold."""
+    case = session.case
+    _check_shape(case, evidence)
     path = session.write_json("evidence/given.json", evidence)
     healthy = float(evidence["arms"]["healthy"]["step_ms"])
     session.note(
@@ -184,8 +200,32 @@ def _begin(session: Session) -> None:
             "margin_ms": healthy * case.judging.margin_percent / 100,
             "accounts": _present(evidence),
             "emulated": evidence["emulated"],
+            "run_s": _run_seconds(evidence),
         },
     )
+
+
+def _check_shape(case: Case, evidence: dict[str, Any]) -> None:
+    """Raises ``CaseError`` when a run was not recorded on what the case calls its full scale."""
+    for arm, one in evidence["arms"].items():
+        ranks = len(one["ranks"])
+        if ranks != case.world_size:
+            cluster = case.cluster
+            raise CaseError(
+                f"runs.{arm} has {ranks} ranks, but cluster says {cluster.nodes} nodes of {cluster.ranks_per_node}; "
+                "describe the cluster that the runs were made on"
+            )
+    if case.workload.builtin and evidence["device"] not in (None, case.cluster.device):
+        raise CaseError(
+            f"the runs were made on device {evidence['device']}, but cluster.device is {case.cluster.device}; "
+            "compare like with like"
+        )
+
+
+def _run_seconds(evidence: dict[str, Any]) -> float:
+    """How long one run took on average, from its first step to its last."""
+    units = [unit for arm in evidence["arms"].values() for unit in arm["units"]]
+    return float(sum(unit["ended_ns"] - unit["started_ns"] for unit in units) / len(units) / 1e9)
 
 
 def _present(evidence: dict[str, Any]) -> list[str]:

@@ -59,7 +59,7 @@ class Judging:
     """How evidence is gathered and judged; registered with every hypothesis.
 
     ``margin_percent`` of the healthy step is the smallest slowdown worth a search. ``steps`` counts the steps of a
-    segment (switchback) or the steps kept of a run (restart), ``washout`` included.
+    segment, ``washout`` included; your own script runs as many steps as it likes.
     """
 
     margin_percent: float = 1.0

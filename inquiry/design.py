@@ -49,7 +49,7 @@ class Experiment:
     """Two arms, interleaved in pairs, at one scope. ``pairs`` is what one launch (or one block) yields first.
 
     ``differs`` is the declaration: the manifest fields in which the arms may differ. Evidence whose manifests
-    differ elsewhere is refused.
+    differ elsewhere is refused. ``run_s`` is how long one run of the user's own script takes, where that is known.
     """
 
     key: str
@@ -72,6 +72,7 @@ class Experiment:
     seed: int = 0
     sizes_bytes: tuple[int, ...] = ()
     expected_step_s: float = 0.05
+    run_s: float | None = None
 
     def __post_init__(self) -> None:
         first, second = plain(self.before), plain(self.after)
@@ -91,8 +92,11 @@ class Experiment:
 
     def device_hours(self, pairs: int, start_s: float) -> float:
         """Device-hours that ``pairs`` pairs cost, start-up of each launch included."""
-        launches = 2 * pairs if self.mode is Mode.RESTART else 1
-        seconds = launches * start_s + 2 * pairs * self.steps * self.expected_step_s
+        if self.run_s is not None:
+            seconds = 2 * pairs * self.run_s
+        else:
+            launches = 2 * pairs if self.mode is Mode.RESTART else 1
+            seconds = launches * start_s + 2 * pairs * self.steps * self.expected_step_s
         return seconds * self.world_size / 3600
 
     def spec_digest(self) -> str:

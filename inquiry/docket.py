@@ -68,13 +68,16 @@ class Docket:
         self._entries = list(entries)
 
     @classmethod
-    def open(cls, path: Path) -> Docket:
-        """The docket at ``path``; empty when the file does not exist yet. Raises ``DocketError``."""
+    def open(cls, path: Path, *, repair: bool = True) -> Docket:
+        """The docket at ``path``; empty when the file does not exist yet. Raises ``DocketError``.
+
+        ``repair`` false leaves a torn last line in the file: its writer may still be at it.
+        """
         if not path.exists():
             return cls(path)
         data = path.read_bytes()
         whole, _, tail = data.rpartition(b"\n")
-        if tail:
+        if tail and repair:
             keep = len(data) - len(tail)
             with path.open("r+b") as file:
                 file.truncate(keep)
@@ -140,7 +143,11 @@ def _parse(raw: bytes, number: int, path: Path) -> Entry:
     try:
         fields = json.loads(raw)
         check_schema(fields.pop("schema", None), place)
-        return Entry(**{**fields, "kind": Kind(fields["kind"])})
+        entry = Entry(**{**fields, "kind": Kind(fields["kind"])})
+        # The digest covers what the text means; "1E-07" for "1e-07" would slip past it.
+        if canonical({"schema": SCHEMA, **plain(entry)}) != raw:
+            raise ValueError("it is not written as narrows writes it")
+        return entry
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise DocketError(f"{place}: not a docket line ({error}). Restore the file from a copy") from error
 
@@ -180,6 +187,10 @@ def _check_verdict(docket: Docket, entry: Entry, place: str) -> None:
     if registration.body["hypothesis"]["basis"] == "given":
         return
     experiments = {(e.body["experiment"], e.body["launch"]): e for e in docket.of(Kind.EVIDENCE)}
+    if entry.body.get("verdict") != "inconclusive" and not entry.body.get("evidence"):
+        raise DocketError(
+            f"{place}: {name} is {entry.body.get('verdict')} on no evidence; only inconclusive needs none"
+        )
     for used in entry.body.get("evidence") or ():
         found = experiments.get((used["experiment"], used["launch"]))
         if found is None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from narrows.inquiry import plans, proposals
 from narrows.inquiry.accounts import ACCOUNTS, Account
 from narrows.inquiry.case import Case
-from narrows.inquiry.design import ArmKind, Experiment
+from narrows.inquiry.design import ArmKind, Experiment, Mode
 from narrows.inquiry.docket import Docket
 from narrows.inquiry.hypotheses import Hypothesis, Ledger
 from narrows.inquiry.playbook import Play
@@ -26,6 +26,9 @@ FAILURES_ALLOWED = 2
 
 REFERENCE_PAIRS = 8
 """Pairs of the full-scale measurement that every later prediction is scaled from."""
+
+RESTART_PAIRS = 2
+"""Restarts are recorded one quadruple at a time, so that a killed investigation loses no more than that."""
 
 RESTORE_WORK = Play(
     id="restore-work",
@@ -127,6 +130,8 @@ def _exhausted(state: State, experiment: str) -> bool:
 
 
 def _launch(case: Case, state: State, rung: Rung, experiment: Experiment, first: int, pairs: int) -> Launch | Ask:
+    if experiment.mode is Mode.RESTART or not case.workload.builtin:
+        pairs = min(pairs, RESTART_PAIRS)
     cost = experiment.device_hours(pairs, case.judging.start_s)
     left = case.budget.device_hours - state.device_hours
     approved = state.answers.get(experiment.key, {}).get("decision") == "approve"
@@ -298,8 +303,10 @@ def _perturbation(case: Case, state: State) -> Step | None:
 
 def _try(case: Case, state: State, play: Play, experiment: Experiment) -> Step | None:
     found = state.judgement(f"scope:{experiment.scope.value}")
-    pi = found.effect_ms if found and found.effect_ms else float(state.reference["delta_ms"])
-    source = f"the effect measured at {experiment.scope.words}" if found else "the loss at full scale"
+    share = proposals.kappa(state, experiment.scope)
+    pi, source = float(state.reference["delta_ms"]) * share, f"the loss at full scale x {share:.3g}"
+    if found and found.effect_ms:
+        pi, source = found.effect_ms, f"the effect measured at {experiment.scope.words}"
     now = [
         proposals.perturbation(case, play, experiment, pi, source),
         *(proposals.unchanged(case, play, one, experiment, pi) for one in play.unchanged),

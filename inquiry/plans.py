@@ -14,14 +14,24 @@ CURVE_SIZES = (1 << 14, 1 << 16, 1 << 18, 1 << 20)
 """Bytes of the message-size sweep: two decades, which is enough to tell a slope from an intercept."""
 
 
+GUESSED_STEP_MS = 50.0
+"""For planning a recording, before any run of the case was read."""
+
+
 def culprit_ranks(state: State) -> tuple[int, ...]:
     return tuple(int(rank) for rank in state.reconciliation.get("ranks", ()))
 
 
 def suspect_host(case: Case, state: State) -> str:
-    """The regressed run's host that the evidence points to; its first one where none stands out."""
-    ranks = culprit_ranks(state)
-    return case.full_placement.host_of(ranks[0]) if ranks else case.full_hosts[0]
+    """The regressed run's host that the evidence points to; its first one where none stands out.
+
+    With placement arms it is a host that the healthy run did not have in its place, else nothing would differ.
+    """
+    hosts = [case.full_placement.host_of(rank) for rank in culprit_ranks(state)]
+    moved = [host for host, other in zip(case.full_hosts, case.healthy_hosts, strict=True) if host != other]
+    if moved and case.workload.kind is ArmKind.PLACEMENT:
+        hosts = [host for host in hosts if host in moved] or moved
+    return hosts[0] if hosts else case.full_hosts[0]
 
 
 def spare_hosts(case: Case, state: State) -> tuple[str, ...]:
@@ -38,7 +48,7 @@ def _parts(case: Case, state: State, scope: Scope) -> tuple[Placement, tuple[int
     host = suspect_host(case, state)
     first = case.full_hosts.index(host) if host in case.full_hosts else 0
     if scope is Scope.ONE_RANK:
-        ranks = culprit_ranks(state)
+        ranks = [rank for rank in culprit_ranks(state) if case.full_placement.host_of(rank) == host]
         return placement((host,), 1), (ranks[0] if ranks else first * width,)
     if scope is Scope.ONE_NODE:
         return placement((host,), width), tuple(range(first * width, (first + 1) * width))
@@ -49,7 +59,7 @@ def _parts(case: Case, state: State, scope: Scope) -> tuple[Placement, tuple[int
     return case.full_placement, tuple(range(case.world_size))
 
 
-def _base(case: Case, *, rung: Rung, scope: Scope, key: str, where: Placement, before: Arm, after: Arm, mode: Mode,
+def _base(case: Case, state: State, *, rung: Rung, scope: Scope, key: str, where: Placement, before: Arm, after: Arm, mode: Mode,
           differs: tuple[str, ...]) -> Experiment:  # fmt: skip
     judging = case.judging
     return Experiment(
@@ -71,6 +81,8 @@ def _base(case: Case, *, rung: Rung, scope: Scope, key: str, where: Placement, b
         steps=judging.steps,
         washout=judging.washout,
         seed=judging.seed,
+        expected_step_s=float(state.opened.get("healthy_step_ms", GUESSED_STEP_MS)) / 1000,
+        run_s=None if case.workload.builtin else state.opened.get("run_s"),
     )
 
 
@@ -111,12 +123,12 @@ def _join(before: Placement, after: Placement) -> tuple[Placement, tuple[int, ..
     return whole, of(before), of(after)
 
 
-def node_set(case: Case, *, rung: Rung, scope: Scope, key: str, before: Placement, after: Placement,
+def node_set(case: Case, state: State, *, rung: Rung, scope: Scope, key: str, before: Placement, after: Placement,
              parts: tuple[int, ...], names: tuple[str, str], spec: ArmSpec) -> Experiment:  # fmt: skip
     """The same parts on two sets of hosts, never at the same time. Only the hosts differ."""
     whole, first, second = _join(before, after)
     return _base(
-        case, rung=rung, scope=scope, key=key, where=whole, mode=Mode.NODE_SET, differs=("placement", "hosts"),
+        case, state, rung=rung, scope=scope, key=key, where=whole, mode=Mode.NODE_SET, differs=("placement", "hosts", "groups"),
         before=_arm(names[0], spec, parts, first), after=_arm(names[1], spec, parts, second),
     )  # fmt: skip
 
@@ -135,11 +147,11 @@ def at_scope(case: Case, state: State, scope: Scope, rung: Rung | None = None) -
     work = case.workload
     if work.kind is ArmKind.PLACEMENT:
         return node_set(
-            case, rung=rung, scope=scope, key=key, before=_mirror(case, where), after=where, parts=parts,
+            case, state, rung=rung, scope=scope, key=key, before=_mirror(case, where), after=where, parts=parts,
             names=(HEALTHY, REGRESSED), spec=work.regressed,
         )  # fmt: skip
     return _base(
-        case, rung=rung, scope=scope, key=key, where=where, mode=case.judging.mode,
+        case, state, rung=rung, scope=scope, key=key, where=where, mode=case.judging.mode,
         before=_arm(HEALTHY, work.healthy, parts), after=_arm(REGRESSED, work.regressed, parts),
         differs=differing(work.healthy, work.regressed),
     )  # fmt: skip
@@ -160,7 +172,7 @@ def control(case: Case, state: State, scope: Scope) -> Experiment | None:
         if not others:
             return None
         return node_set(
-            case, rung=SCOPE_RUNGS[scope], scope=scope, key=key, before=good, after=placement((others[0],), width),
+            case, state, rung=SCOPE_RUNGS[scope], scope=scope, key=key, before=good, after=placement((others[0],), width),
             parts=parts, names=(HEALTHY, CONTROL), spec=work.regressed,
         )  # fmt: skip
     inside = [host for host in case.full_hosts if host != suspect]
@@ -168,7 +180,7 @@ def control(case: Case, state: State, scope: Scope) -> Experiment | None:
         return None
     first = case.full_hosts.index(inside[0]) * case.cluster.ranks_per_node
     return _base(
-        case, rung=SCOPE_RUNGS[scope], scope=scope, key=key, where=placement((inside[0],), width),
+        case, state, rung=SCOPE_RUNGS[scope], scope=scope, key=key, where=placement((inside[0],), width),
         mode=case.judging.mode, before=_arm(HEALTHY, work.healthy, tuple(range(first, first + width))),
         after=_arm(REGRESSED, work.regressed, tuple(range(first, first + width))),
         differs=differing(work.healthy, work.regressed),
@@ -182,7 +194,7 @@ def perturbed_spec(case: Case, play: Play) -> ArmSpec:
 
 
 def perturb(case: Case, state: State, play: Play, scope: Scope, rung: Rung, key: str) -> Experiment | None:
-    """Regressed against perturbed at ``scope``: one change. None where the cluster has no host for it."""
+    """Regressed against perturbed at ``scope``: one change. None where the hosts leave nothing to change."""
     where, parts = _parts(case, state, scope)
     work = case.workload
     names = (REGRESSED, PERTURBED)
@@ -193,15 +205,17 @@ def perturb(case: Case, state: State, play: Play, scope: Scope, rung: Rung, key:
             return None
         suspect = suspect_host(case, state)
         after = Placement(hosts=tuple((free[0] if host == suspect else host, ranks) for host, ranks in where.hosts))
-        return node_set(case, rung=rung, scope=scope, key=key, before=where, after=after, parts=parts, names=names,
+        return node_set(case, state, rung=rung, scope=scope, key=key, before=where, after=after, parts=parts, names=names,
                         spec=work.regressed)  # fmt: skip
     if play.placement == "colocate":
+        if len(where.hosts) < 2:
+            return None
         after = placement((where.names[0],), where.world_size)
-        return node_set(case, rung=rung, scope=scope, key=key, before=where, after=after, parts=parts, names=names,
+        return node_set(case, state, rung=rung, scope=scope, key=key, before=where, after=after, parts=parts, names=names,
                         spec=work.regressed)  # fmt: skip
     spec = work.perturbed if play.id == "case" and work.perturbed else perturbed_spec(case, play)
     return _base(
-        case, rung=rung, scope=scope, key=key, where=where, mode=case.judging.mode,
+        case, state, rung=rung, scope=scope, key=key, where=where, mode=case.judging.mode,
         before=_arm(REGRESSED, work.regressed, parts), after=_arm(PERTURBED, spec, parts),
         differs=differing(work.regressed, spec),
     )  # fmt: skip
@@ -211,14 +225,14 @@ def swap(case: Case, state: State) -> Experiment | None:
     """A known-good and a suspected rank side by side, with their own and with exchanged shards."""
     suspect = suspect_host(case, state)
     good = [host for host in (*case.healthy_hosts, *spare_hosts(case, state)) if host != suspect]
-    if not good or not case.workload.builtin:
+    if not good or not case.workload.builtin or case.world_size < 2:
         return None
     ranks = culprit_ranks(state)
     mine = ranks[0] if ranks else 0
     other = next(rank for rank in range(case.world_size) if rank != mine)
     spec = case.workload.regressed
     return _base(
-        case, rung=Rung.PERTURBATION, scope=Scope.ONE_RANK, key="swap", where=placement((good[0], suspect), 1),
+        case, state, rung=Rung.PERTURBATION, scope=Scope.ONE_RANK, key="swap", where=placement((good[0], suspect), 1),
         mode=Mode.SWITCHBACK, before=_arm("own", spec, (other, mine)), after=_arm("exchanged", spec, (mine, other)),
         differs=("shards",),
     )  # fmt: skip
@@ -228,7 +242,7 @@ def message_sizes(scope: Scope, experiment: Experiment) -> Experiment:
     """The operation of the application, outside of it, over message sizes, with the arms of ``experiment``."""
     return replace(
         experiment, key=f"{scope.value}-curve", program="collective", sizes_bytes=CURVE_SIZES, pairs=6, max_pairs=6,
-        expected_step_s=0.05 * len(CURVE_SIZES),
+        expected_step_s=experiment.expected_step_s * len(CURVE_SIZES),
     )  # fmt: skip
 
 

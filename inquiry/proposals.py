@@ -123,7 +123,7 @@ def account(case: Case, state: State, which: Account) -> Hypothesis:
         mechanism=which.value,
         account=which,
         ledger=account_view(which),
-        prediction=Prediction(metric=which.value, unit="ms", low=RHO * delta, high=1.5 * delta),
+        prediction=Prediction(metric=which.value, unit="ms", low=RHO * delta, high=None),
         reject_if=RejectionCriterion(
             metric=which.value, comparison=Comparison.UPPER_BELOW, bound=RHO * delta, unit="ms"
         ),
@@ -358,7 +358,7 @@ def _larger(
     case: Case, play: Play, experiment: Experiment, pi_ms: float, source: str, test: Test, key: str, claim: str
 ) -> Hypothesis:
     prediction, reject = step_prediction(pi_ms)
-    fields = common(case) | ({"statistic": "mean", "steps": experiment.steps} if test is Test.SOAK else {})
+    fields = common(case) | {"steps": experiment.steps}
     return Hypothesis(
         key=key,
         rung=experiment.rung,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import total_ordering
 
 
-@total_ordering
 class Scope(StrEnum):
     """Totally ordered, smallest first: fewer parts means fewer things that can be the cause, and less to pay."""
 
@@ -20,24 +18,29 @@ class Scope(StrEnum):
     def order(self) -> int:
         return list(Scope).index(self)
 
+    # StrEnum brings str's comparisons, by which "full" < "one_rank": none of them may be reached, so there is
+    # no NotImplemented, which would let the other side answer.
     def __lt__(self, other: object) -> bool:
-        if not isinstance(other, Scope):
-            return NotImplemented
-        return self.order < other.order
+        return self.order < _order_of(other)
 
-    # StrEnum brings str's comparisons; without these, "full" < "one_rank".
     def __le__(self, other: object) -> bool:
-        return self == other or self < other
+        return self.order <= _order_of(other)
 
     def __gt__(self, other: object) -> bool:
-        return not self <= other
+        return self.order > _order_of(other)
 
     def __ge__(self, other: object) -> bool:
-        return not self < other
+        return self.order >= _order_of(other)
 
     @property
     def words(self) -> str:
         return self.value.replace("_", " ")
+
+
+def _order_of(other: object) -> int:
+    if not isinstance(other, Scope):
+        raise TypeError(f"a scope is compared with {other!r}; only scopes have an order")
+    return other.order
 
 
 class Rung(StrEnum):

@@ -118,7 +118,7 @@ SLOW_LINK = _record(
     "slow_link",
     KnobClass.COMM,
     "modelled link between hosts: what a collective that crosses hosts needs on top of the fabric",
-    _float("mbit", 1200.0, KnobClass.COMM, "rate of the link", 0.1, 1e6, "Mbit/s"),
+    _float("mbit", 2000.0, KnobClass.COMM, "rate of the link", 0.1, 1e6, "Mbit/s"),
     _float("delay_us", 200.0, KnobClass.COMM, "one-way delay of the link", 0, 1e6, "us"),
     _text("host", KnobClass.PLACEMENT, "only the link of this host; empty: every link between hosts"),
 )
@@ -154,14 +154,14 @@ _STEP = (
     _int("prefetch", 2, KnobClass.INPUT, "batches loaded ahead; 0: loaded when asked for", 0, 64, "batches"),
     _int("h2d_us", 800, KnobClass.COPY, "copy of a batch to the emulated device", 0, 10_000_000, "us"),
     # Compute.
-    _float("linear_ns_per_token", 480.0, KnobClass.COMPUTE, "forward of a layer, for each token (emulated)", 0, 1e9,
+    _float("linear_ns_per_token", 500.0, KnobClass.COMPUTE, "forward of a layer, for each token (emulated)", 0, 1e9,
            "ns"),
-    _float("quadratic_ns_per_token2", 0.27, KnobClass.COMPUTE, "forward of a layer, for each token^2 (emulated)", 0,
+    _float("quadratic_ns_per_token2", 0.36, KnobClass.COMPUTE, "forward of a layer, for each token^2 (emulated)", 0,
            1e6, "ns"),
     _int("optimizer_us", 1500, KnobClass.COMPUTE, "optimizer step (emulated)", 0, 60_000_000, "us"),
     _float("compute_scale", 1.0, KnobClass.COMPUTE, "what every kernel's length is multiplied by on every rank", 1,
            100),
-    _float("jitter", 0.0, KnobClass.COMPUTE, "mean of an exponential delay added to each kernel, as a fraction", 0, 10),
+    _float("jitter", 0.01, KnobClass.COMPUTE, "mean of an exponential delay of each kernel, as a fraction", 0, 10),
     # Host, memory, checkpoint, evaluation.
     _int("launch_gap_us", 0, KnobClass.HOST, "host gap before the kernels of each layer", 0, 10_000_000, "us"),
     _int("alloc_us", 0, KnobClass.MEMORY, "allocator stall in every step", 0, 10_000_000, "us"),
@@ -176,7 +176,8 @@ _STEP = (
     _bool("overlap", True, KnobClass.COMM, "buckets are reduced during backward, not after it"),
     # Faults of a place.
     _record("slow_rank", KnobClass.PLACEMENT, "one rank computes slower",
-            _int("rank", 0, KnobClass.PLACEMENT, "global rank", 0, 1 << 20), _FACTOR),
+            _int("rank", 0, KnobClass.PLACEMENT, "global rank, or local rank where a host is given", 0, 1 << 20),
+            _text("host", KnobClass.PLACEMENT, "host that holds the slow device, whatever the ranks are there"), _FACTOR),
     _record("slow_host", KnobClass.PLACEMENT, "every rank of one host computes slower",
             _text("host", KnobClass.PLACEMENT, "host name", required=True), _FACTOR),
     SLOW_LINK,

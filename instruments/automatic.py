@@ -5,6 +5,8 @@ Nothing is imported on the script's behalf: the hooks go into torch when the scr
 
 from __future__ import annotations
 
+import os
+
 from narrows.instruments.guard import HOOK_ERRORS, report_once
 from narrows.instruments.imports import AfterImport
 from narrows.instruments.session import Session
@@ -13,6 +15,10 @@ from narrows.instruments.session import Session
 def install(session: Session | None = None) -> Session:
     """From now on torch is instrumented as soon as it is imported. Returns the session that will record."""
     session = Session() if session is None else session
+    if (
+        "TORCHELASTIC_RUN_ID" in os.environ
+    ):  # a worker of torchrun: what it starts is not the rank, even before it records
+        os.environ["NARROWS_RECORDING"] = str(os.getpid())
     AfterImport(
         {
             "torch": lambda: _instrument_torch(session),

@@ -119,8 +119,8 @@ def _members(model: Any, group: Any) -> int:
     work = _join_works.get(model)
     if work is None:
         return size
-    work.wait()
-    return int(work.result()[0].item())
+    (counted,) = work.get_future().wait()
+    return int(counted.item())
 
 
 def _hook_registration(kind: Any) -> None:

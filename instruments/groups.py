@@ -10,6 +10,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 DEFAULT_GROUP = "dp"
+WORLD_GROUP = "world"
+
+MESH_PREFIX = "mesh_"
+"""DeviceMesh describes the groups of its dimension ``tp`` as ``mesh_tp``."""
 
 
 class Groups:
@@ -67,12 +71,21 @@ class Groups:
         return self.next_sequence((name, *ends))
 
     def _default_role(self, group: Any) -> str:
-        description = str(getattr(group, "group_desc", ""))
+        """``dp`` for the group of all ranks, ``world`` where a device mesh gives the roles; a mesh's group has the name
+        of its dimension, any other the name that torch counts it by."""
         if group is _process_group(None):
-            return self._wanted.get(DEFAULT_GROUP, DEFAULT_GROUP)
-        if description.startswith("mesh_"):  # DeviceMesh describes the group of a dimension so
-            return description.removeprefix("mesh_")
+            told = self._wanted.get(DEFAULT_GROUP, DEFAULT_GROUP)
+            return WORLD_GROUP if told == DEFAULT_GROUP and _mesh_exists() else told
+        description = str(getattr(group, "group_desc", ""))
+        if description.startswith(MESH_PREFIX):
+            return description.removeprefix(MESH_PREFIX)
         return f"group{group.group_name}"
+
+
+def _mesh_exists() -> bool:
+    """Whether some dimension of a device mesh has groups of its own."""
+    c10d = sys.modules["torch.distributed.distributed_c10d"]
+    return any(str(getattr(known, "group_desc", "")).startswith(MESH_PREFIX) for known in c10d._world.pg_map)
 
 
 def _process_group(group: Any) -> Any:

@@ -27,6 +27,7 @@ class Session:
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
         self.thread = threading.main_thread().ident
         self._patience_s = patience_s
+        self._process_id = os.getpid()
         self._recorder: Recorder | None = None
         self._asked = False
         self._told = False
@@ -46,8 +47,8 @@ class Session:
 
     def _start(self) -> None:
         self._asked = True
-        if current() is not None:  # the script called start() before it trained
-            return
+        if current() is not None or os.getpid() != self._process_id:
+            return  # the script called start() before it trained; or this is a forked child, which is not the rank
         try:
             self._recorder = start()
         except (NarrowsError, OSError, ValueError) as error:

@@ -82,7 +82,7 @@ def build_evidence(
         if first_pair is not None:
             rows = _numbered(rows, first_pair)
         found["arms"][arm.name] = {
-            "runs": [{"path": _relative(run.path, root), "digest": run.digest} for run in read],
+            "runs": [{"path": relative(run.path, root), "digest": run.digest} for run in read],
             "hosts": sorted({records.host for run in read for records in run.ranks.values()}),
             "units": rows,
         }
@@ -93,9 +93,14 @@ def build_evidence(
         f"{loss.place}: {loss.kind} ({loss.count}) {loss.detail}".strip() for run in runs for loss in run.losses
     ]
     found["manifest_differences"] = [_plain_difference(one) for one in differences]
-    found["confounded"] = [] if declared is None else [one.field for one in undeclared(differences, declared)]
+    found["confounded"] = [] if declared is None else confounded(manifests[0], manifests[1], declared)
     found["digest"] = hashlib.sha256("".join(sorted(run.digest for run in runs)).encode()).hexdigest()
     return summarise(found)
+
+
+def confounded(first: dict[str, Any], second: dict[str, Any], declared: Sequence[str]) -> list[str]:
+    """The manifest fields in which two arms differ without having declared it, harmless ones left out."""
+    return [one.field for one in undeclared(diff_manifests(first, second), declared)]
 
 
 def merge_evidence(name: str, parts: Sequence[Path]) -> dict[str, Any]:
@@ -125,7 +130,8 @@ def _read_part(path: Path) -> dict[str, Any]:
         raise RunDirectoryError(f"{path}: this evidence cannot be read ({error}); restore it") from error
 
 
-def _relative(path: Path, root: Path | None) -> str:
+def relative(path: Path, root: Path | None) -> str:
+    """``path`` as seen from ``root`` where it lies below it."""
     return str(path.relative_to(root)) if root is not None and path.is_relative_to(root) else str(path)
 
 
@@ -202,7 +208,7 @@ def _work_row(table: pd.DataFrame, index: int) -> dict[str, float]:
 
 def _mark_warmup(ledger: Ledger, washout: int | None) -> None:
     """Marks the first steps of a run that marks none itself. A segment of a plan always does."""
-    flags = ledger.steps["warmup"].to_numpy(dtype=np.bool_)
+    flags = ledger.steps["warmup"].to_numpy(dtype=np.bool_, copy=True)  # the frame's own is read-only
     if flags.any() or washout == 0:
         return
     segments = ledger.steps["segment"].to_numpy()

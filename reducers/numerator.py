@@ -223,7 +223,10 @@ def _sentence(
     pi, moved, delta = format_ms(pi_ms, compute_change_ms, delta_ms)
     name = counter.replace("_", " ")
     if verdict is NumeratorVerdict.DISTRIBUTION:
-        return f"equal totals, but {name} of the heaviest rank changed by {factor:.3g}x: at most {pi} of {delta} ms"
+        return (
+            f"the totals are equal, so nothing more is executed; but {name} of the heaviest rank changed by {factor:.3g}x, "
+            "which makes the others wait"
+        )
     told = (
         f"{name} changed by {factor:.3g}x, which predicts {pi} ms of compute; {moved} ms were seen of {delta} ms lost"
     )

@@ -15,7 +15,7 @@ from narrows.inquiry.verdict import Verdict
 from narrows.templates.evidence import Record
 from narrows.templates.ladder_rows import scope_words, scrub
 from narrows.templates.parts import LadderRow, LedgerTable, Proof, Symptom
-from narrows.templates.wording import linked
+from narrows.templates.wording import linked, sentence, undecided
 
 FEW_PAIRS = 8
 ANY_CHANGE = ("source", "packages", "driver and CUDA", "topology and placement", "power policy", "model shape")
@@ -55,9 +55,8 @@ def uncertainties(
     """What the evidence does not settle, each in one or two sentences."""
     found = [
         f"{row.id} is {'undecided' if row.verdict == Verdict.INCONCLUSIVE.value else 'not judged'}: "
-        f"{row.claim[:1].lower()}{row.claim[1:]}." + (f" {_sentence(row.reason)}" if row.reason else "")
-        for row in rows
-        if row.verdict not in (Verdict.SUPPORTED.value, Verdict.REJECTED.value)
+        f"{row.claim[:1].lower()}{row.claim[1:]}." + (f" {sentence(row.reason)}" if row.reason else "")
+        for row in undecided(rows)
     ]
     if is_emulated(case, known):
         found.append("The sizes hold for the emulated device. On real accelerators the experiment has to be repeated.")
@@ -66,11 +65,6 @@ def uncertainties(
             "Turns inside one launch cannot show what only a restart changes: memory layout, routes, initialisation."
         )
     return (*found, *_thin(rows), *_outside(ledger), *_untested(case, state), *_reading(known, directory))
-
-
-def _sentence(text: str) -> str:
-    shown = text[:1].upper() + text[1:]
-    return shown if shown.endswith(".") else f"{shown}."
 
 
 def _thin(rows: tuple[LadderRow, ...]) -> tuple[str, ...]:
@@ -86,7 +80,7 @@ def _outside(ledger: LedgerTable | None) -> tuple[str, ...]:
     row = next((one for one in ledger.rows if one.account == Account.RESIDUAL.value), None) if ledger else None
     if row is None:
         return ()
-    return (f"Residual: {linked(row.after)} of the {row_name(ledger)} step belong to nothing that was measured.",)
+    return (f"Residual: {linked(row.after)} of the {row_name(ledger)} step belongs to nothing that was measured.",)
 
 
 def row_name(ledger: LedgerTable | None) -> str:
@@ -141,5 +135,5 @@ def reopen(
         found.append(f"The change no longer helps as {row.id} predicted ({row.prediction}).")
         found.append(f"The share of {proof.account} in that gain leaves 75 % to 125 %.")
     if proof is not None and proof.reopen:
-        found.append(_sentence(proof.reopen))
+        found.append(sentence(proof.reopen))
     return tuple(found)

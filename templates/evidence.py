@@ -118,7 +118,10 @@ class Record:
 
 
 def records(docket: Docket, evidence: Mapping[str, Any]) -> dict[str, Record]:
-    """The evidence by experiment name, each under its own path; what was not read, under the path in the docket."""
+    """The evidence by experiment name, each under its own path; what was not read, under the path in the docket.
+
+    The given runs come first, then the experiments in the order in which they were run.
+    """
     paths = {
         str(entry.body["experiment"]): str(entry.body["file"])
         for entry in docket.of(Kind.EVIDENCE)
@@ -132,7 +135,9 @@ def records(docket: Docket, evidence: Mapping[str, Any]) -> dict[str, Record]:
         found[name] = Record(name=name, source=_relative(own), raw=raw)
     for name, path in paths.items():
         found.setdefault(name, Record(name=name, source=_relative(path)))
-    return found
+    order = [GIVEN, *paths]
+    names = sorted(found, key=lambda name: order.index(name) if name in order else len(order))
+    return {name: found[name] for name in names}
 
 
 def _relative(path: str) -> str:

@@ -10,25 +10,32 @@ import base64
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from matplotlib import rc_context, rcParamsDefault
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from narrows.inquiry.accounts import ACCOUNTS
 from narrows.templates.numbers import fixed, significant
-from narrows.templates.parts import Arrivals, Bars, Distribution, PostmortemView, ScopePoint
+from narrows.templates.parts import Arrivals, Bars, Distribution, PostmortemView, ScopePoint, arm_words
 
 FOLDER = "figures"
-DPI = 120
+DPI = 110
 WIDTH_IN = 8.0
 TITLE_CHARACTERS = 72
+LABEL_CHARACTERS = 84
 SMALLEST_SHARE = 0.004
 """An account below this share of the longest step is left out of the picture; the table has it."""
 
+SHOWN = 0.97
+"""The share of the steps, fastest first, that the picture of their times has to hold."""
+
 BLUE, VERMILION, GREEN, GREY, PURPLE = "#0072B2", "#D55E00", "#009E73", "#5A5A5A", "#CC79A7"
+BAND = "#E4E4E4"
 ARM_COLOURS = {
     "healthy": BLUE,
     "regressed": VERMILION,
@@ -37,9 +44,16 @@ ARM_COLOURS = {
     "own": BLUE,
     "exchanged": VERMILION,
 }
-ARM_DASHES = {"healthy": "-", "own": "-", "regressed": "--", "exchanged": "--", "perturbed": "-.", "control": ":"}
+Dash = Literal["-", "--", "-.", ":"]
+ARM_DASHES: dict[str, Dash] = {
+    "healthy": "-",
+    "own": "-",
+    "regressed": "--",
+    "exchanged": "--",
+    "perturbed": "-.",
+    "control": ":",
+}
 ARM_HATCHES = {"regressed": "//", "perturbed": "..", "exchanged": "//"}
-ARM_WORDS = {"perturbed": "with the change"}
 VERDICT_COLOURS = {"supported": VERMILION, "rejected": BLUE, "inconclusive": GREY}
 
 _STYLE: dict[str, Any] = {
@@ -98,8 +112,8 @@ def _size(figure: Figure, height_in: float) -> None:
     figure.set_size_inches(WIDTH_IN, height_in)
 
 
-def _words(arm: str) -> str:
-    return ARM_WORDS.get(arm, arm)
+def _dash(arm: str) -> Dash:
+    return ARM_DASHES.get(arm, "-")
 
 
 def _colour(arm: str) -> str:
@@ -119,7 +133,7 @@ def _paint_bars(figure: Figure, bars: Bars) -> None:
     accounts = _shown_accounts(bars)
     count = len(bars.arms)
     height = 0.8 / count
-    _size(figure, 1.4 + 0.30 * count * len(accounts))
+    _size(figure, 1.4 + 0.24 * count * len(accounts))
     axes = figure.subplots()
     longest = max(values.get(one, 0.0) for _, values in bars.arms for one in accounts)
     for place, (arm, values) in enumerate(bars.arms):
@@ -132,7 +146,7 @@ def _paint_bars(figure: Figure, bars: Bars) -> None:
             color=_colour(arm),
             hatch=ARM_HATCHES.get(arm),
             edgecolor="white",
-            label=_words(arm),
+            label=arm_words(arm),
         )
     for index, account in enumerate(accounts):
         _label_changes(axes, bars, account, index, longest)
@@ -172,31 +186,45 @@ def _paint_ecdf(figure: Figure, view: PostmortemView) -> None:
     _size(figure, 3.9)
     panels = figure.subplots(1, len(shown), squeeze=False, sharey=True)[0]
     for axes, one in zip(panels, shown, strict=True):
-        _paint_steps(axes, one)
+        _paint_steps(axes, one, LABEL_CHARACTERS // len(shown))
     panels[0].set_ylabel("share of steps (%)")
+    arms = dict.fromkeys(arm.arm for one in shown for arm in one.arms)
+    handles = [
+        Line2D([], [], color=_colour(arm), linestyle=_dash(arm), linewidth=2, label=arm_words(arm)) for arm in arms
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=10)
 
 
-def _paint_steps(axes: Axes, one: Distribution) -> None:
+def _line(arm: str) -> Line2D:
+    return Line2D([], [], color=_colour(arm), linestyle=_dash(arm), linewidth=2, label=arm_words(arm))
+
+
+def _paint_steps(axes: Axes, one: Distribution, label_characters: int) -> None:
     for arm in one.arms:
         ordered = sorted(arm.values_ms)
         shares = [100 * (index + 1) / len(ordered) for index in range(len(ordered))]
-        label = f"{_words(arm.arm)} ({len(ordered)} steps)"
-        style = ARM_DASHES.get(arm.arm, "-")
-        axes.step(ordered, shares, where="post", color=_colour(arm.arm), linestyle=style, linewidth=2, label=label)
-    low, high = _central([value for arm in one.arms for value in arm.values_ms])
+        axes.step(ordered, shares, where="post", color=_colour(arm.arm), linestyle=_dash(arm.arm), linewidth=2)
+    low, high = _central(one)
     axes.set_xlim(low, high)
     axes.axhline(50, color="#BBBBBB", linewidth=0.8, zorder=0)
-    axes.set_ylim(0, 101)
-    axes.set_xlabel(f"step time (ms)\n{one.label}")
-    axes.legend(loc="lower right", fontsize=9)
+    axes.set_ylim(0, 103)
+    label = textwrap.fill(f"{one.label}: {_counts(one, high)}", label_characters)
+    axes.set_xlabel(f"step time (ms)\n{label}", fontsize=10)
 
 
-def _central(values: list[float]) -> tuple[float, float]:
-    """The range that holds all but the slowest half percent, so that one stall does not squeeze the rest."""
-    ordered = sorted(values)
-    last = ordered[min(len(ordered) - 1, int(0.995 * len(ordered)))]
-    margin = 0.06 * (last - ordered[0]) or 1.0
-    return ordered[0] - margin, last + margin
+def _counts(one: Distribution, high: float) -> str:
+    """How many steps there are, and how many lie beyond the right edge."""
+    counts = " and ".join(str(len(arm.values_ms)) for arm in one.arms)
+    beyond = sum(value > high for arm in one.arms for value in arm.values_ms)
+    return f"{counts} steps" + (f", {beyond} slower than shown" if beyond else "")
+
+
+def _central(one: Distribution) -> tuple[float, float]:
+    """The range that holds all but the slowest few percent of each arm, so that one stall does not squeeze the rest."""
+    ordered = [sorted(arm.values_ms) for arm in one.arms]
+    low, last = min(values[0] for values in ordered), max(values[int(SHOWN * (len(values) - 1))] for values in ordered)
+    margin = 0.08 * (last - low) or 1.0
+    return low - margin, last + margin
 
 
 def _paint_scopes(figure: Figure, view: PostmortemView) -> None:
@@ -211,14 +239,14 @@ def _paint_scopes(figure: Figure, view: PostmortemView) -> None:
     axes.set_yticks(range(len(points)), labels)
     axes.set_ylim(len(points) - 0.4, -0.6)
     axes.set_xlabel("step time lost (ms): regressed minus healthy")
-    _scope_legend(axes)
+    _scope_legend(figure)
 
 
 def _paint_scope(axes: Axes, point: ScopePoint, index: int) -> None:
     colour = VERDICT_COLOURS.get(point.verdict, GREY)
     if point.predicted is not None:
         low, high = point.predicted
-        axes.barh(index, high - low, left=low, height=0.62, color="#E4E4E4", zorder=1)
+        axes.barh(index, high - low, left=low, height=0.62, color=BAND, zorder=1)
     if point.boundary is not None:
         axes.plot(
             [point.boundary] * 2, [index - 0.36, index + 0.36], color="black", linewidth=1.6, linestyle=":", zorder=3
@@ -231,12 +259,14 @@ def _paint_scope(axes: Axes, point: ScopePoint, index: int) -> None:
     axes.plot([point.effect.value], [index - 0.08], "D", color=colour, markersize=7, mec="white", zorder=6)
 
 
-def _scope_legend(axes: Axes) -> None:
-    axes.barh([], [], color="#E4E4E4", label="predicted")
-    axes.plot([], [], color="black", linewidth=1.6, linestyle=":", label="rejected if all of it lies left of this")
-    axes.plot([], [], "D-", color=GREY, label="mean, 90 %")
-    axes.plot([], [], "o", color=GREY, alpha=0.55, markersize=4, mew=0, label="single pairs")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.45, -0.24), ncols=4, fontsize=9, columnspacing=1.2)
+def _scope_legend(figure: Figure) -> None:
+    handles = [
+        Patch(color=BAND, label="predicted"),
+        Line2D([], [], color="black", linewidth=1.6, linestyle=":", label="rejected if the interval lies left of it"),
+        Line2D([], [], color=GREY, linewidth=3, marker="D", mec="white", label="mean, 90 % interval"),
+        Line2D([], [], color=GREY, linestyle="", marker="o", markersize=4, alpha=0.55, mew=0, label="single pairs"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=9, columnspacing=1.2)
 
 
 def _paint_arrivals(figure: Figure, view: PostmortemView) -> None:
@@ -261,7 +291,7 @@ def _paint_shares(axes: Axes, arrivals: Arrivals) -> None:
             color=_colour(arm),
             hatch=ARM_HATCHES.get(arm),
             edgecolor="white",
-            label=_words(arm),
+            label=arm_words(arm),
         )
     axes.axhline(100 / len(ranks), color="black", linewidth=1.2, linestyle=":", label="equal shares")
     # Hundreds of ranks do not each get a label.

@@ -11,6 +11,7 @@ from narrows.templates.evidence import Record
 from narrows.templates.parts import FileLink
 
 DIGEST_SHOWN = 12
+SHOWN = 6
 
 
 def files(docket: Docket, known: Mapping[str, Record], directory: Path) -> tuple[FileLink, ...]:
@@ -18,15 +19,20 @@ def files(docket: Docket, known: Mapping[str, Record], directory: Path) -> tuple
     name = docket.path.name if docket.path else "docket.jsonl"
     found = [FileLink(label="docket", path=name, note="every decision in order, each line with the digest of the last")]
     for record in known.values():
-        found.append(
-            FileLink(label=f"evidence {record.name}", path=record.source, note="step times and their reduction")
-        )
-        for arm, path, digest in record.runs():
-            note = f"sha256 {digest[:DIGEST_SHOWN]}" if digest else "no digest was recorded"
-            shown = relative(path, directory)
-            label = f"manifest {record.name}, {arm}"
-            found.append(FileLink(label=label, path=f"{shown}/manifest.json" if shown else "", note=note))
+        label, note = f"evidence {record.name}", "step times and their reduction"
+        found.append(FileLink(label=label, path=record.source, note=note, manifests=_manifests(record, directory)))
     return tuple(found)
+
+
+def _manifests(record: Record, directory: Path) -> tuple[FileLink, ...]:
+    """The manifest of each run, an arm's name with its digest; of very many runs the first ones."""
+    found = []
+    for arm, path, digest in record.runs()[:SHOWN]:
+        place = relative(path, directory)
+        note = digest[:DIGEST_SHOWN] or "no digest"
+        found.append(FileLink(label=arm, path=f"{place}/manifest.json" if place else "", note=note))
+    more = len(record.runs()) - SHOWN
+    return (*found, FileLink(label=f"{more} more", path="", note="in the evidence")) if more > 0 else tuple(found)
 
 
 def relative(path: str, directory: Path) -> str:

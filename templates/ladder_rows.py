@@ -11,6 +11,7 @@ from narrows.inquiry.docket import Docket, Kind
 from narrows.inquiry.hypotheses import Basis, Hypothesis, Prediction, Registration, Test
 from narrows.inquiry.scopes import Scope
 from narrows.inquiry.state import Judgement, State
+from narrows.inquiry.verdict import Verdict
 from narrows.templates.evidence import GIVEN, GIVEN_SOURCE, Record
 from narrows.templates.numbers import Number, hours, number, real
 from narrows.templates.parts import Approval, LadderRow, ScopePoint
@@ -84,7 +85,7 @@ def _row(
         finding=scrub(finding, directory),
         reason=scrub(found.reason, directory) if found else "",
         verdict=found.verdict.value if found else NOT_JUDGED,
-        expected=one.expected,
+        surprise=_surprise(one, found),
         cost=_cost(state, registration, payers),
         pairs=_pairs(state, one, found),
         source=source,
@@ -107,6 +108,13 @@ def prediction_words(one: Prediction) -> str:
         return f"{one.metric}: at least {low}"
     high = f"{100 * one.high:.0f} %" if "share" in one.metric else f"{one.high:.3g}"
     return f"{one.metric}: {low} to {high}"
+
+
+def _surprise(one: Hypothesis, found: Judgement | None) -> str:
+    """A hypothesis that was put up to be rejected says so, either way."""
+    if found is None or one.expected != Verdict.REJECTED.value:
+        return ""
+    return {Verdict.REJECTED: "as expected", Verdict.SUPPORTED: "against expectation"}.get(found.verdict, "")
 
 
 def _when(ns: int) -> str:
@@ -133,7 +141,9 @@ def _result(one: Hypothesis, found: Judgement | None, source: str | None) -> tup
             scaled = [scale * end for end in between] if isinstance(between, (list, tuple)) else None
             return number(scale * value, source, unit=unit, interval=scaled), words
     if found.effect_ms is not None:
-        return number(found.effect_ms, source, interval=found.interval_ms, signed=True), ""
+        # An account changes by different amounts in different views; only these two tests read one of their own.
+        view = f"({one.ledger.value.replace('_', ' ')})" if one.test in (Test.ACCOUNT, Test.UNCHANGED) else ""
+        return number(found.effect_ms, source, interval=found.interval_ms, signed=True), view
     return None, found.reason
 
 

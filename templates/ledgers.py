@@ -67,14 +67,13 @@ def _row(record: Record, view: str, account: str, places: int, change: float | N
     first, second = (record.accounts(one, view).get(account, 0.0) for one in both)
     paired = record.difference(account, view)
     interval = paired.interval if paired else None
-    value = paired.value if paired and interval else second - first
     return LedgerRow(
         account=account,
         meaning=meaning(account),
         before=_fixed(first, record, places),
         after=_fixed(second, record, places),
-        difference=_fixed(value, record, places, interval, signed=True),
-        share=share(value, change, record.source) if change is not None else None,
+        difference=_fixed(second - first, record, places, interval, signed=True),
+        share=share(second - first, change, record.source) if change is not None else None,
     )
 
 
@@ -112,7 +111,7 @@ def _measured(record: Record, before: dict[str, float], after: dict[str, float],
     paired = record.difference()
     return LedgerRow(
         account="step, measured",
-        meaning="steps of the same statistic, ledger or not",
+        meaning="the step by the clock, from the first start to the last end",
         before=_fixed(steps[0], record, places),
         after=_fixed(steps[1], record, places),
         difference=_fixed(steps[1] - steps[0], record, places, paired.interval if paired else None, signed=True),
@@ -123,7 +122,11 @@ def _measured(record: Record, before: dict[str, float], after: dict[str, float],
 def _fixed(
     value: float, record: Record, places: int, interval: tuple[float, float] | None = None, *, signed: bool = False
 ) -> Number:
-    found = number(value, record.source, interval=interval, signed=signed, decimals=places)
+    # Columns add up by the arms' means. Where units without a partner put that mean outside the pairs' interval, the
+    # interval is not about it and is left out.
+    slack = 0.5 * 10.0**-places
+    fits = interval is not None and interval[0] - slack <= value <= interval[1] + slack
+    found = number(value, record.source, interval=interval if fits else None, signed=signed, decimals=places)
     assert found is not None, value
     return found
 
@@ -143,7 +146,7 @@ def gap_rows(record: Record, view: str, predicted: str, exposed: Iterable[str] =
             continue
         paired = record.difference(account, view)
         found = paired.interval if paired else None
-        value = sign * (paired.value if paired and found else after.get(account, 0.0) - before.get(account, 0.0))
+        value = sign * (after.get(account, 0.0) - before.get(account, 0.0))
         change = _fixed(value, record, places, _turned(found, sign), signed=True)
         role = "predicted to shrink" if account == predicted else "allowed to grow" if account in allowed else ""
         rows.append(GapRow(account=account, role=role, change=change, share=share(value, whole, record.source)))

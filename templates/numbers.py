@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 MOST_DECIMALS = 3
+FINE = 0.05
+"""Below this size (ms) a third decimal says something; above it two are enough beside steps of many ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,30 +31,44 @@ class Number:
         return None if self.low is None or self.high is None else (self.low, self.high)
 
     @property
-    def bare(self) -> str:
-        """Without its unit: ``+7.21 [6.81, 7.63]``."""
-        places = significant(self.value, self.unit) if self.decimals is None else self.decimals
-        text = fixed(self.value, places, signed=self.signed)
-        return text + self._brackets(places)
+    def places(self) -> int:
+        """Decimals that suit the value and the ends of its interval alike."""
+        if self.decimals is not None:
+            return self.decimals
+        largest = max(abs(one) for one in (self.value, *(self.interval or ())))
+        finest = MOST_DECIMALS if largest < FINE else 2
+        return min(finest, significant(self.value if abs(self.value) > 0.1 * largest else largest, self.unit))
 
     @property
-    def text(self) -> str:
-        """With its unit: ``+7.21 ms [6.81, 7.63]``."""
-        places = significant(self.value, self.unit) if self.decimals is None else self.decimals
-        unit = f" {self.unit}" if self.unit else ""
-        return fixed(self.value, places, signed=self.signed) + unit + self._brackets(places)
+    def figure(self) -> str:
+        """The value alone: ``+7.21``; counts from 10 000 on with commas."""
+        if not self.unit and abs(self.value) >= 10_000:
+            return f"{self.value:,.0f}"
+        return fixed(self.value, self.places, signed=self.signed)
 
     @property
     def short(self) -> str:
-        """With its unit, without its interval."""
-        return Number(value=self.value, unit=self.unit, signed=self.signed, decimals=self.decimals).text
+        """The value with its unit: ``+7.21 ms``."""
+        return f"{self.figure} {self.unit}" if self.unit else self.figure
 
-    def _brackets(self, places: int) -> str:
+    @property
+    def brackets(self) -> str:
+        """The interval: ``[+6.81, +7.63]``; empty where there is none."""
         found = self.interval
         if found is None:
             return ""
-        low, high = (fixed(one, places, signed=self.signed) for one in found)
-        return f" [{low}, {high}]"
+        low, high = (fixed(one, self.places, signed=self.signed) for one in found)
+        return f"[{low}, {high}]"
+
+    @property
+    def text(self) -> str:
+        """With its unit and its interval: ``+7.21 ms [+6.81, +7.63]``."""
+        return f"{self.short} {self.brackets}".rstrip()
+
+    @property
+    def unsigned(self) -> Number:
+        """The same number where the sentence already says its direction; a negative one keeps its sign."""
+        return replace(self, signed=False)
 
 
 def real(value: Any) -> float | None:
@@ -109,8 +125,10 @@ def significant(value: float, unit: str = "ms") -> int:
 
 def fixed(value: float, decimals: int, *, signed: bool = False) -> str:
     """``value`` with these decimals; what rounds to zero is written without a sign."""
-    shown = 0.0 if abs(value) < 0.5 * 10.0**-decimals else value
-    return f"{shown:+.{decimals}f}" if signed and shown else f"{shown:.{decimals}f}"
+    text = f"{value:+.{decimals}f}"
+    if float(text) == 0:
+        return text[1:]
+    return text if signed else text.removeprefix("+")
 
 
 def hours(value: float) -> str:

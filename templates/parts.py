@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from narrows.inquiry.design import PERTURBED
 from narrows.templates.numbers import Number
+
+
+def arm_words(arm: str) -> str:
+    """The name of an arm for people."""
+    return "with the change" if arm == PERTURBED else arm
 
 
 class Outcome(StrEnum):
@@ -75,6 +81,7 @@ class Difference:
     regressed: str
     touches: str
     why: str
+    matters: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +99,8 @@ class LadderRow:
     """One hypothesis: what was registered, and what came of it.
 
     ``result`` is None where no number was judged, and ``finding`` then says what was found. ``cost`` holds
-    device-hours, or the id of the hypothesis whose runs it shares. ``verdict`` is ``not judged`` while open.
+    device-hours, or the id of the hypothesis whose runs it shares. ``verdict`` is ``not judged`` while open;
+    ``surprise`` says where it was not plainly the one hoped for.
     """
 
     id: str
@@ -108,7 +116,7 @@ class LadderRow:
     finding: str
     reason: str
     verdict: str
-    expected: str
+    surprise: str
     cost: str
     pairs: int | None
     source: str | None
@@ -221,11 +229,12 @@ class Approval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLink:
-    """A file of the case, by relative path."""
+    """A file of the case, by relative path; empty where it lies outside of the case's own folders."""
 
     label: str
     path: str
     note: str
+    manifests: tuple[FileLink, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,11 +267,11 @@ class PostmortemView:
     mechanism: str | None
     mechanism_words: str
     account: str | None
-    account_words: str
     culprit: str
     first_scope: str | None
     ledgers: tuple[LedgerTable, ...]
     ladder: tuple[LadderRow, ...]
+    rejected: tuple[str, ...]
     skipped: tuple[tuple[str, str], ...]
     failures: tuple[str, ...]
     scopes: tuple[ScopePoint, ...]

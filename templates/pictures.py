@@ -34,18 +34,20 @@ def accounts_title(table: LedgerTable, *, pursued: bool) -> str:
     whole = table.total.difference
     if not pursued or whole.value <= 0 or top.difference.value <= 0:
         most = max(table.rows, key=lambda row: abs(row.difference.value))
-        return f"No account moved much: {most.account} most, by {_short(most.difference)}"
+        return f"The largest change of an account: {most.account}, by {_short(most.difference)}"
     held = fixed(top.difference.value, top.difference.decimals or 0)
     return f"{top.account.capitalize()} holds {held} of the {_short(whole, signed=False)} that the step lost"
 
 
-def proof_title(proof: Proof, bars: dict[str, float], after: dict[str, float]) -> str:
-    """``With the change, skew falls from 10.1 to 3.3 ms at one node``."""
-    first, second = bars.get(proof.account, 0.0), after.get(proof.account, 0.0)
-    places = min(2, significant(max(first, second, 0.1)))
-    verb = "falls" if second < first else "does not fall"
-    span = f"from {fixed(first, places)} to {fixed(second, places)} ms"
-    return f"With the change, {proof.account} {verb}{':' if verb != 'falls' else ''} {span} at {proof.scope}"
+def proof_title(proof: Proof) -> str:
+    """``Skew gave back 4.43 of the 4.80 ms that the change gained at one node``."""
+    row = next((one for one in proof.rows if one.account == proof.account), None)
+    if row is None or proof.total is None:
+        return f"The accounts with and without the change at {proof.scope}"
+    if proof.total.value <= 0:
+        return f"The step did not get faster with the change at {proof.scope}"
+    gave, gained = row.change.unsigned.figure, proof.total.unsigned.short
+    return f"{proof.account.capitalize()} gave back {gave} of the {gained} that the change gained at {proof.scope}"
 
 
 def steps_title(one: Distribution) -> str:
@@ -81,4 +83,4 @@ def arrivals_title(one: Arrivals) -> str:
 
 
 def _short(number: Number, *, signed: bool = True) -> str:
-    return Number(value=number.value, unit="ms", signed=signed, decimals=number.decimals).text
+    return Number(value=number.value, unit="ms", signed=signed, decimals=number.decimals).short

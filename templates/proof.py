@@ -97,9 +97,10 @@ def _closing_number(
 def _account_change(
     rows: tuple[GapRow, ...], closing: Judgement | None, account: str, source: str | None
 ) -> Number | None:
-    """How much the named account shrank, ms; from the gap table, else from the verdict."""
-    row = next((one for one in rows if one.account == account), None)
-    return row.change if row else _closing_number(closing, "account_ms", source)
+    """How much the named account shrank, ms; from the verdict, else from the gap table."""
+    if closing is not None and closing.effect_ms is not None:
+        return number(closing.effect_ms, source, interval=closing.interval_ms, signed=True)
+    return next((one.change for one in rows if one.account == account), None)
 
 
 def change_words(case: Case, play: Play | None, name: str) -> tuple[str, ...]:

@@ -9,8 +9,8 @@ from functools import cache
 import jinja2
 
 from narrows.templates.numbers import Number, hours
-from narrows.templates.parts import PostmortemView
-from narrows.templates.wording import linked
+from narrows.templates.parts import PostmortemView, arm_words
+from narrows.templates.wording import linked, sentence
 
 TEMPLATE = "postmortem.md.j2"
 _BLANK_LINES = re.compile(r"\n{3,}")
@@ -34,7 +34,7 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
     )
-    found.filters.update(link=_link, bare=_bare, cell=_cell, hours=hours)
+    found.filters.update(link=_link, bare=_bare, cell=_cell, hours=hours, sentence=sentence, arm=arm_words)
     return found
 
 
@@ -45,10 +45,7 @@ def _link(number: Number | None) -> str:
 
 def _bare(number: Number | None) -> str:
     """Without its unit, for a column whose head carries it."""
-    if number is None:
-        return "-"
-    text = number.bare.replace("[", "\\[").replace("]", "\\]")
-    return f"[{text}]({number.source})" if number.source else text
+    return "-" if number is None else linked(number, unit=False)
 
 
 def _cell(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from narrows.templates.numbers import Number, hours
 from narrows.templates.parts import LadderRow, Outcome, PostmortemView, Proof
+from narrows.templates.wording import undecided
 
 POSTMORTEM = "postmortem.md"
 _HEADS: dict[Outcome, str] = {
@@ -26,6 +27,7 @@ def summary_text(view: PostmortemView, postmortem: str = POSTMORTEM) -> str:
         ("shown at", _shown(view)),
         ("ruled out", _ruled_out(view)),
         ("proof", _proof(view.proof)),
+        ("missing", _missing(view)),
         ("note", _note(view)),
         ("postmortem", postmortem),
     ]
@@ -38,7 +40,10 @@ def _headline(view: PostmortemView) -> str:
     if view.outcome is Outcome.NO_REGRESSION:
         margin = f", less than the margin of {view.symptom.margin.short}" if view.symptom.margin else ""
         return f"{view.title}: the step differs by {_text(view.symptom.difference)}{margin}"
-    if view.outcome in (Outcome.INCONCLUSIVE, Outcome.RUNNING):
+    if view.outcome is Outcome.INCONCLUSIVE:
+        margin = f" against a margin of {view.symptom.margin.short}" if view.symptom.margin else ""
+        return f"{view.title}: {_text(view.symptom.difference)} is not settled{margin}"
+    if view.outcome is Outcome.RUNNING:
         judged = sum(one.verdict != "not judged" for one in view.ladder)
         return f"{view.title}: {judged} of {len(view.ladder)} hypotheses judged"
     where = f" at {view.first_scope}" if view.first_scope else ""
@@ -84,6 +89,15 @@ def _ruled_out(view: PostmortemView) -> str:
     lost = [one for one in view.ladder if one.key.startswith("account:") and one.verdict == "rejected"]
     found += [one.key.partition(":")[2] for one in lost]
     return ", ".join(found)
+
+
+def _missing(view: PostmortemView) -> str:
+    """The first hypothesis that is still open, with its reason; nothing once the loss is explained."""
+    rows = undecided(view.ladder)
+    if not rows or view.outcome in (Outcome.EXPLAINED, Outcome.NO_REGRESSION) or view.proof is not None:
+        return ""
+    more = f" (and {len(rows) - 1} more)" if len(rows) > 1 else ""
+    return f"{rows[0].id}: {rows[0].reason or 'not judged yet'}{more}"
 
 
 def _note(view: PostmortemView) -> str:

@@ -113,7 +113,7 @@ def test_silence_is_a_no_and_the_flow_goes_on(narrows_server: ServerHandle) -> N
     assert given.decision is Decision.DECLINED
     assert "nobody answered" in given.reason
     assert state.is_completed()
-    with pytest.raises(NarrowsError, match="did not take the answer"):
+    with pytest.raises(NarrowsError, match="does not wait for an answer"):
         answer(str(state.state_details.flow_run_id), Answer(decision=Decision.APPROVE, by="Ada"))
 
 

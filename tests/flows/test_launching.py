@@ -201,7 +201,8 @@ def start(job: Job, tmp_path: Path, program: str, name: str = "p") -> int:
 # The shape of torchrun: a child in a session of its own, which a signal to the parent's group does not reach.
 FAMILY = """
 import pathlib, subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", {child!r}], start_new_session=True)
+child = subprocess.Popen([sys.executable, "-c", {child!r}], start_new_session=True, stdout=subprocess.PIPE)
+child.stdout.readline()
 (pathlib.Path(sys.argv[1]) / "pid-0").write_text(str(child.pid))
 {then}
 """
@@ -260,12 +261,16 @@ def test_whatever_is_raised_while_waiting_nothing_is_left(tmp_path: Path, error:
 
 def test_a_second_interrupt_during_the_grace_kills_at_once(tmp_path: Path) -> None:
     job = Job()
-    start(job, tmp_path, FAMILY.format(child=STUBBORN, then="import signal; signal.pause()"))
+    start(job, tmp_path, FAMILY.format(child=STUBBORN, then="time.sleep(300)"))
     child = rank_pids(tmp_path, 1)[0]
-    threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    timer = threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
     began = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        supervise(job, Limits(timeout_s=0.1, grace_s=120))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            supervise(job, Limits(timeout_s=0.1, grace_s=120))
+    finally:
+        timer.cancel()
     assert time.monotonic() - began < 60
     assert not is_alive(child)
 

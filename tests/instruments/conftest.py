@@ -48,7 +48,8 @@ def fork_ranks() -> Callable[..., list[Any]]:
     """``fork_ranks(work, *args)`` runs ``work(rank, *args)`` on two forked ranks and returns what each returned."""
 
     def run(work: Callable[..., Any], *args: Any, world: int = WORLD) -> list[Any]:
-        import torch.distributed  # noqa: F401  # imported here once, so that the children need not
+        import torch._dynamo  # imported here once, so that no child's first optimizer has to
+        import torch.distributed  # noqa: F401
 
         context = multiprocessing.get_context("fork")
         results = context.SimpleQueue()

@@ -15,7 +15,6 @@ import pytest
 
 import narrows.instruments as narrows
 from narrows.instruments import automatic, surroundings
-from narrows.instruments.session import Session
 
 ForkRanks = Callable[..., list[Any]]
 ReadLines = Callable[[Path, int, str], list[dict[str, Any]]]
@@ -98,7 +97,8 @@ def test_a_ddp_script_is_covered_and_trains_to_the_same_parameters(tmp_path: Pat
 def test_an_fsdp2_script_is_covered_and_its_shards_are_recorded(tmp_path: Path, read_lines: ReadLines) -> None:
     run = tmp_path / "run"
     recorded = torchrun(run, "fsdp2_train.py")
-    assert sorted(recorded.stdout.split("\n")) == sorted(torchrun(None, "fsdp2_train.py").stdout.split("\n"))
+    assert "final loss" in recorded.stdout
+    assert recorded.stdout == torchrun(None, "fsdp2_train.py").stdout
     for rank in range(2):
         steps = read_lines(run, rank, "steps")
         assert len(steps) == 8
@@ -169,7 +169,7 @@ def instrumented(run: Path | None) -> None:
     """As in a rank under ``narrows run``; torch is imported already."""
     if run is not None:
         os.environ["NARROWS_RUN_DIR"] = str(run)
-        automatic.install(Session(patience_s=0.0))
+        automatic.install()
 
 
 def closed() -> None:
@@ -360,7 +360,8 @@ def test_evaluation_is_told_from_training_and_the_first_optimizer_ends_the_step(
     fork_ranks: ForkRanks, read_lines: ReadLines, tmp_path: Path
 ) -> None:
     fork_ranks(evaluating, tmp_path / "run")
-    names = [[name for name, _, _ in step["spans_ns"]] for step in read_lines(tmp_path / "run", 0, "steps")]
+    steps = read_lines(tmp_path / "run", 0, "steps")
+    names = [[name for name, _, _ in step["spans_ns"] if name != "gc"] for step in steps]
     assert [sorted(step) for step in names] == [
         ["backward", "forward", "forward", "loss", "optimizer"],
         ["backward", "eval", "forward", "forward", "loss", "optimizer", "optimizer"],
@@ -414,12 +415,20 @@ def compiled(rank: int, run: Path | None) -> float:
         loss = step(torch.ones(4, 2)).sum()
         loss.backward()
         optimizer.step()
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def reduced(values: torch.Tensor) -> torch.Tensor:
+        doubled = values * 2
+        dist.all_reduce(doubled)
+        return doubled + 1
+
+    total = float(loss.detach()) + float(reduced(torch.ones(4)).sum())
     closed()
-    return float(loss.detach())
+    return total
 
 
 @pytest.mark.dist
-def test_a_compiled_model_is_one_graph_still(fork_ranks: ForkRanks, read_lines: ReadLines, tmp_path: Path) -> None:
+def test_compiled_code_stays_one_graph(fork_ranks: ForkRanks, read_lines: ReadLines, tmp_path: Path) -> None:
     assert fork_ranks(compiled, tmp_path / "run") == fork_ranks(compiled, None)
     steps = read_lines(tmp_path / "run", 0, "steps")
     assert [sum(name == "forward" for name, _, _ in step["spans_ns"]) for step in steps] == [1, 1, 1]

@@ -220,7 +220,7 @@ def named_groups(rank: int, run: Path) -> list[str]:
     from torch.distributed.device_mesh import init_device_mesh
 
     recorder = joined(rank, run)
-    tensor = torch.ones(2)
+    dist.all_reduce(tensor := torch.ones(2))
     unnamed, tensor_parallel, second = (dist.new_group([0, 1]) for _ in range(3))
     names = [narrows.name_group(tensor_parallel, "tp"), narrows.name_group(second, "tp")]
     mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("pp", "ep"))
@@ -245,6 +245,28 @@ def test_groups_are_recorded_by_role_and_never_share_a_name(
         }  # fmt: skip
         place = json.loads((tmp_path / "run" / "ranks" / f"{rank:05d}" / "rank.json").read_text())
         assert place["groups"] == members
+
+
+def meshed(rank: int, run: Path) -> None:
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+
+    recorder = joined(rank, run)
+    mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
+    for group in (None, mesh.get_group("dp")):
+        dist.all_reduce(torch.ones(2), group=group)
+    finished(recorder)
+
+
+def test_where_a_mesh_gives_the_roles_the_group_of_all_ranks_is_the_world(
+    fork_ranks: ForkRanks, read_lines: ReadLines, tmp_path: Path
+) -> None:
+    fork_ranks(meshed, tmp_path / "run")
+    for rank in range(2):
+        lines = read_lines(tmp_path / "run", rank, "collectives")
+        members = {line["group"]: line["ranks"] for line in lines if "ranks" in line}
+        assert members == {"world": [0, 1], "dp": [rank]}
 
 
 def failing(rank: int, run: Path) -> str:

@@ -1,17 +1,32 @@
-"""Synthetic cases for the postmortem: the real ladder decides, real hypotheses are registered, results are scripted."""
+"""The golden files of rendered texts, and the way to the synthetic cases beside this file."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
 
-GOLDEN = Path(__file__).parent / "golden"
+HERE = Path(__file__).parent
+GOLDEN = HERE / "golden"
+
+
+def _load(name: str) -> None:
+    """Makes a helper beside this file importable: pytest's importlib mode leaves ``sys.path`` alone, and so do we."""
+    spec = spec_from_file_location(name, HERE / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[name] = module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
+
+
+_load("synthetic_cases")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="write the golden files anew (pytest tests/templates)")
+    parser.addoption("--update-golden", action="store_true", help="write tests/templates/golden anew")
 
 
 @pytest.fixture

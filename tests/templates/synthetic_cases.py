@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from narrows.inquiry.docket import Docket, Kind
 from narrows.inquiry.hypotheses import Hypothesis, Ledger, Registration, Test
 from narrows.inquiry.ladder import next_step
 from narrows.inquiry.playbook import Play
+from narrows.inquiry.scopes import Scope
 from narrows.inquiry.state import State
 from narrows.inquiry.steps import Ask, Judge, Launch, Register, Skip, Stop
 
@@ -52,10 +53,8 @@ def make_case(**changes: Any) -> Case:
             healthy=ArmSpec(config={"packing": "snake"}),
             regressed=ArmSpec(config={"packing": "greedy"}),
         ),
-        "cluster": Cluster(
-            launcher="local", nodes=2, ranks_per_node=2, hosts=("n0", "n1", "n2"), device="emulated"
-        ),
-        "budget": Budget(device_hours=0.5, ask_above_device_hours=0.02),
+        "cluster": Cluster(launcher="local", nodes=2, ranks_per_node=2, hosts=("n0", "n1", "n2"), device="emulated"),
+        "budget": Budget(device_hours=0.5, ask_above_device_hours=0.012),
         "judging": Judging(statistic="low50", start_s=4.0),
         "playbook": (PLAY,),
     }
@@ -81,7 +80,7 @@ class Script:
     findings: dict[str, dict[str, Any]]
     loss: float = 1.0
     shows: dict[str, float] = field(default_factory=dict)
-    stop_after: int | None = None
+    killed_in: str | None = None
     fails: tuple[str, ...] = ()
 
 
@@ -95,11 +94,11 @@ class Played:
 
 
 def play(case: Case, script: Script) -> Played:
-    """Follows the ladder until it stops, or until the docket has ``stop_after`` lines."""
+    """Follows the ladder until it stops, or until the experiment ``killed_in`` has been launched."""
     docket = Docket(None)
     played = Played(case=case, docket=docket, evidence={"given": given(script.loss)})
     _note(docket, Kind.OPENED, {"case": case.name, "margin_ms": 0.412, "accounts": list(HEALTHY), "emulated": True})
-    while script.stop_after is None or len(docket) < script.stop_after:
+    while script.killed_in not in State.of(docket).launches:
         step = next_step(case, docket)
         if isinstance(step, Stop):
             body = {"status": "concluded", "reason": step.reason.value, "conclusion": conclude(State.of(docket))}
@@ -131,6 +130,8 @@ def _perform(played: Played, script: Script, step: Any) -> None:
 def _launch(played: Played, script: Script, step: Launch) -> None:
     one = step.experiment
     launched = _note(played.docket, Kind.LAUNCHED, {"experiment": one.key, "launch": step.launch, "pairs": step.pairs})
+    if one.key == script.killed_in:
+        return
     if one.key in script.fails:
         reason = "rank 3 on n1 exited with 1; see /srv/cases/packing/experiments/logs/n1.log and /home/ada/x/core"
         _note(played.docket, Kind.FAILED, {"experiment": one.key, "launch": step.launch, "reason": reason})
@@ -153,12 +154,19 @@ def _launch(played: Played, script: Script, step: Launch) -> None:
 def _judge(played: Played, script: Script, step: Judge) -> None:
     docket = played.docket
     topics = {"given runs": ("manifest", "reference", "numerator"), "reconciliation": ("reconciliation",)}
+    if step.experiment == "full-again":
+        script.findings["reference"] = script.findings.pop("again")
+        topics["experiment"] = ("reference",)
     for topic in topics.get(step.topic.value, ()):
         if topic in script.findings:
             numbers = script.findings[topic]
-            _note(docket, Kind.FINDING, {"topic": topic, "numbers": numbers, "file": "evidence/given.json"})
+            file = f"evidence/{step.experiment or 'given'}.json"
+            _note(docket, Kind.FINDING, {"topic": topic, "numbers": numbers, "file": file})
     state = State.of(docket)
-    used = [{"experiment": step.experiment, "launch": one["launch"]} for one in state.evidence.get(step.experiment or "", ())]
+    used = [
+        {"experiment": step.experiment, "launch": one["launch"]}
+        for one in state.evidence.get(step.experiment or "", ())
+    ]
     for name in step.hypotheses:
         hypothesis = state.registrations[name].hypothesis
         answer = _answer(script, hypothesis, bool(used))
@@ -178,7 +186,9 @@ def _judge(played: Played, script: Script, step: Judge) -> None:
 
 def _answer(script: Script, hypothesis: Hypothesis, measured_it: bool) -> Answer:
     if hypothesis.experiment is not None and not measured_it:
-        return Answer(verdict="inconclusive", reason=f"could not be run: rank 3 of {hypothesis.experiment} exited with 1")
+        return Answer(
+            verdict="inconclusive", reason=f"could not be run: rank 3 of {hypothesis.experiment} exited with 1"
+        )
     if hypothesis.key in script.answers:
         return script.answers[hypothesis.key]
     if hypothesis.test is Test.ACCOUNT:
@@ -205,13 +215,15 @@ def given(loss: float) -> dict[str, Any]:
 
 def measured(one: Experiment, share: float, pairs: int) -> dict[str, Any]:
     """What an experiment yields; ``share`` is how much of the full-scale loss lies between its arms."""
-    regressed = {name: HEALTHY[name] + share * LOST[name] for name in HEALTHY}
+    # At one node a max over fewer ranks loses less, and a change gives back its share of that.
+    reached = 1.0 if one.before.name == "healthy" else (0.66 if one.scope is Scope.ONE_NODE else 1.0)
+    lost = share if one.before.name == "healthy" else reached
     arms = {
         "healthy": HEALTHY,
-        "regressed": regressed if one.before.name == "healthy" else {n: HEALTHY[n] + LOST[n] for n in HEALTHY},
-        "perturbed": {name: HEALTHY[name] + (1 - share) * LOST[name] for name in HEALTHY},
+        "regressed": {name: HEALTHY[name] + lost * LOST[name] for name in HEALTHY},
+        "perturbed": {name: HEALTHY[name] + (reached - share) * LOST[name] for name in HEALTHY},
     }
-    chosen = {name: arms.get(name, regressed) for name in (one.before.name, one.after.name)}
+    chosen = {name: arms[name] for name in (one.before.name, one.after.name)}
     return evidence_file(one.key, chosen, pairs=pairs, ranks=one.world_size)
 
 
@@ -219,7 +231,8 @@ def evidence_file(name: str, arms: dict[str, dict[str, float]], *, pairs: int, r
     """One evidence record, its differences second arm minus first, its keys in alphabetical order as on disk."""
     rng = random.Random(name)
     first, second = sorted(arms)
-    noise = [rng.gauss(0, 0.25) for _ in range(pairs)]
+    drawn = [rng.gauss(0, 0.25) for _ in range(pairs)]
+    noise = [one - sum(drawn) / pairs for one in drawn]
     step = [sum(arms[second].values()) - sum(arms[first].values()) + one for one in noise]
     tables = {view: _view_table(arms[first], arms[second], noise, view) for view in _VIEWS}
     return {
@@ -235,7 +248,10 @@ def evidence_file(name: str, arms: dict[str, dict[str, float]], *, pairs: int, r
         "difference": {"step_ms": step, "accounts": tables},
         "intervals": {
             "step_ms": _interval(step),
-            **{view: {account: _interval(values) for account, values in table.items()} for view, table in tables.items()},
+            **{
+                view: {account: _interval(values) for account, values in table.items()}
+                for view, table in tables.items()
+            },
         },
         "losses": [],
         "coverage": 1.0,
@@ -261,9 +277,7 @@ def _view_table(
 ) -> dict[str, list[float]]:
     first, second = in_view(before, view), in_view(after, view)
     moving = "skew" if view == "rank_mean" else "compute"
-    return {
-        name: [second[name] - first[name] + (one if name == moving else 0.0) for one in noise] for name in first
-    }
+    return {name: [second[name] - first[name] + (one if name == moving else 0.0) for one in noise] for name in first}
 
 
 def _interval(values: list[float]) -> list[float]:
@@ -346,8 +360,8 @@ FINDINGS = {
 }
 
 
-def explained() -> Played:
-    """Packing imbalance: absent at one rank, present at one node, taken away by a balanced packer, accounting closed."""
+def explained_script(change: str = "balance-cost") -> Script:
+    """Packing imbalance: absent at one rank, present at one node, taken away by a balanced packer; the books close."""
     share = 4.95 / 7.5
     answers = {
         "regression": Answer(verdict="supported", effect_ms=7.5, half_ms=0.14, reason="7.5 ms lies above 0.41 ms"),
@@ -363,16 +377,88 @@ def explained() -> Played:
         ),
         "scope:one_node": Answer(verdict="supported", effect_ms=4.95, half_ms=0.31, numbers={"pairs_used": 6},
                                  reason="4.95 ms lies above half of the predicted 5.03 ms after 6 pairs"),
-        "perturbation:balance-cost": Answer(verdict="supported", effect_ms=4.81, half_ms=0.3, numbers={"pairs_used": 6}),
-        "unchanged:balance-cost:transfer": Answer(verdict="supported", effect_ms=0.01, half_ms=0.08),
-        "closing:balance-cost": Answer(
-            verdict="supported", effect_ms=4.62, reason="of 4.8 ms gained, skew holds 4.6 ms (96%): the account closes",
-            numbers={"status": "closed", "share": 0.96, "share_interval": [0.92, 1.01], "gap_ms": 0.19,
-                     "gap_interval_ms": [0.05, 0.33]},
+        f"perturbation:{change}": Answer(verdict="supported", effect_ms=4.81, half_ms=0.3,
+                                            numbers={"pairs_used": 6}),
+        f"unchanged:{change}:transfer": Answer(verdict="supported", effect_ms=0.01, half_ms=0.08),
+        f"closing:{change}": Answer(
+            verdict="supported", effect_ms=4.43, reason="of 4.8 ms gained, skew holds 4.4 ms (92%): the account closes",
+            numbers={"status": "closed", "share": 0.92, "share_interval": [0.88, 0.96], "gap_ms": 0.38,
+                     "gap_interval_ms": [0.24, 0.52]},
         ),
+        "scale_up:two_nodes": Answer(verdict="supported", effect_ms=7.21, half_ms=0.3, numbers={"pairs_used": 6},
+                                     reason="7.21 ms lies above half of the predicted 7.18 ms; the same work"),
+        "soak": Answer(verdict="supported", effect_ms=7.19, half_ms=0.2, numbers={"pairs_used": 4},
+                       reason="7.19 ms lies above half of the predicted 7.18 ms; the slowest tenth gained 7.3 ms"),
     }  # fmt: skip
-    shows = {"one_rank-regressed": 0.016, "one_node-regressed": share, "balance-cost-one_node": 0.64}
-    return play(make_case(), Script(answers=answers, findings=FINDINGS, shows=shows))
+    shows = {
+        "one_rank-regressed": 0.016,
+        "one_node-regressed": share,
+        f"{change}-one_node": 0.64,
+        f"{change}-two_nodes": 0.96,
+        "soak": 0.96,
+    }
+    return Script(answers=answers, findings=dict(FINDINGS), shows=shows)
+
+
+def explained() -> Played:
+    """The whole ladder, from the given runs to the soak."""
+    return play(make_case(), explained_script())
+
+
+def link() -> Played:
+    """A slow link: only two nodes show it, and putting all ranks on one host takes it away."""
+    colocate = Play(
+        id="colocate",
+        mechanism="link",
+        account=Account.TRANSFER,
+        ledger=Ledger.LEAST_WAITING,
+        placement="colocate",
+        claim="The same ranks on one host take the transfer away",
+        mitigation=False,
+        rollback="Nothing to roll back; the placement was a test.",
+    )
+    work = make_case().workload
+    fault = ArmSpec(config={"slow_link": {"mbit": 700.0, "delay_us": 200.0}})
+    case = make_case(
+        name="slow-link",
+        workload=replace(work, healthy=ArmSpec(), regressed=fault),
+        playbook=(colocate,),
+    )
+    findings = FINDINGS | {
+        "reconciliation": RECONCILIATION
+        | {
+            "account": "transfer",
+            "mechanism": "link",
+            "view": "least_waiting_rank",
+            "culprit": {"kind": "link", "members": ["n0", "n1"]},
+            "kappa": {"one_rank": 0.0, "one_node": 0.0, "two_nodes": 1.0},
+        }
+    }
+    absent = Answer(verdict="rejected", effect_ms=0.02, half_ms=0.2, reason="it lies below half of the prediction")
+    answers = {
+        "regression": Answer(verdict="supported", effect_ms=7.5, half_ms=0.14),
+        "numerator": Answer(verdict="rejected", reason="the work is equal", numbers={"share": None}),
+        "account:transfer": Answer(verdict="supported", effect_ms=7.1, half_ms=0.2),
+        "scope:one_rank": absent,
+        "scope:one_node": absent,
+        "curve": Answer(verdict="supported", reason="the time per byte grew", numbers={"bandwidth_ratio": 3.1}),
+        "closing:colocate": Answer(verdict="supported", effect_ms=7.0, numbers={"status": "closed", "share": 0.98}),
+    }
+    return play(case, Script(answers=answers, findings=findings, shows={"one_rank-regressed": 0.0}))
+
+
+def numerator() -> Played:
+    """A fifth of padding: the executed work explains the loss, and one rank proves it."""
+    work = make_case().workload
+    arms = {"healthy": ArmSpec(config={"padding": 0.0}), "regressed": ArmSpec(config={"padding": 0.2})}
+    findings = FINDINGS | {"numerator": NUMERATOR | {"pi_ms": 7.1, "share": 0.95}}
+    answers = {
+        "regression": Answer(verdict="supported", effect_ms=7.5, half_ms=0.14),
+        "numerator": Answer(verdict="supported", effect_ms=7.1, reason="20% more is executed", numbers={"share": 0.95}),
+        "closing:restore-work": Answer(verdict="supported", effect_ms=6.9, numbers={"status": "closed", "share": 0.97}),
+    }
+    case = make_case(name="padding", workload=replace(work, **arms))
+    return play(case, Script(answers=answers, findings=findings))
 
 
 def nothing() -> Played:
@@ -404,7 +490,8 @@ def inconclusive() -> Played:
         ),
         "numerator": Answer(verdict="rejected", reason="the runs carry no work counters to compare"),
     }  # fmt: skip
-    findings = {"reference": reference | {"delta_ms": 0.3, "interval_ms": [-1.6, 2.2], "tested": True}}
+    again = REFERENCE | {"delta_ms": 0.3, "interval_ms": [-1.6, 2.2], "regressed_ms": 41.5, "tested": True}
+    findings = {"reference": reference, "again": again}
     return play(make_case(), Script(answers=answers, findings=findings, shows={"full-again": 0.04}))
 
 
@@ -416,7 +503,9 @@ def killed() -> Played:
         "account:skew": Answer(verdict="supported", effect_ms=6.92, half_ms=0.2),
         "scope:one_rank": Answer(verdict="rejected", effect_ms=0.12, half_ms=0.3),
     }
-    script = Script(answers=answers, findings=FINDINGS, shows={"one_rank-regressed": 0.016}, stop_after=31)
+    script = Script(
+        answers=answers, findings=FINDINGS, shows={"one_rank-regressed": 0.016}, killed_in="one_node-regressed"
+    )
     return play(make_case(), script)
 
 
@@ -442,5 +531,7 @@ EVERY = {
     "inconclusive": inconclusive,
     "killed": killed,
     "broken": broken,
+    "link": link,
+    "numerator": numerator,
     "empty": empty,
 }

@@ -48,7 +48,7 @@ def main() -> None:
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        if args.checkpoint and index == samples // 64 and dist.get_rank() == 0:
+        if args.checkpoint and index == args.steps // 2 and dist.get_rank() == 0:
             torch.save(model.state_dict(), args.checkpoint)
 
     total = sum(float(parameter.detach().double().sum()) for parameter in model.parameters())

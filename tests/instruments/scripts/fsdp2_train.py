@@ -65,7 +65,8 @@ def main() -> None:
         loss.backward()
         optimizer.step()
 
-    print(f"rank {dist.get_rank()} final loss {loss.item():.6f}")
+    if dist.get_rank() == 0:
+        print(f"final loss {loss.item():.6f}")
     dist.destroy_process_group()
 
 

@@ -1,0 +1,106 @@
+"""Recorded runs of both arms, as narrows would write them: the arms take turns, a segment each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOUR_RANKS = ("n0", "n0", "n1", "n1")
+MS = 1_000_000
+GAP_NS = 5 * MS
+
+
+def _steady(compute_ms: float) -> Callable[[int, int], float]:
+    return lambda _rank, _step: compute_ms
+
+
+@dataclass(kw_only=True)
+class RecordedArm:
+    """A run of data-parallel steps: input, forward, one blocking all-reduce, optimizer. Times in ms by (rank, step)."""
+
+    hosts: tuple[str, ...] = FOUR_RANKS
+    compute: Callable[[int, int], float] = field(default_factory=lambda: _steady(8.0))
+    service: Callable[[int, int], float] = field(default_factory=lambda: _steady(2.0))
+    read: Callable[[int, int], float] = field(default_factory=lambda: _steady(0.5))
+    pairs: int = 4
+    steps: int = 12
+    useful: dict[str, float] = field(default_factory=lambda: {"valid_tokens": 4096.0, "samples": 4.0})
+    config: dict[str, Any] = field(default_factory=dict)
+    manifest: dict[str, Any] = field(default_factory=dict)
+    numbered: bool = True
+
+    def write(self, path: Path, *, arm: str = "healthy", turn: int = 0) -> Path:
+        """The run directory at ``path``; ``turn`` 0 or 1 says which half of every pair's time is its own."""
+        ranks = range(len(self.hosts))
+        steps: dict[int, list[dict[str, Any]]] = {rank: [] for rank in ranks}
+        calls: dict[int, list[dict[str, Any]]] = {rank: [] for rank in ranks}
+        for pair in range(self.pairs):
+            now = 1_000_000_000 + (2 * pair + turn) * self.steps * 200 * MS
+            for place in range(self.steps):
+                now = self._step(steps, calls, now, pair, pair * self.steps + place)
+        self._write_files(path, arm, steps, calls)
+        return path
+
+    def _step(self, steps: Any, calls: Any, now: int, pair: int, step: int) -> int:
+        ranks = range(len(self.hosts))
+        ready = {rank: now + round((self.read(rank, step) + self.compute(rank, step)) * MS) for rank in ranks}
+        done = max(ready.values()) + round(max(self.service(rank, step) for rank in ranks) * MS)
+        end = done + MS
+        labels = {"segment": pair, "pair": pair} if self.numbered else {}
+        for rank in ranks:
+            loaded = round(self.read(rank, step) * MS)
+            call = {"group": "dp", "seq": step, "op": "all_reduce", "payload_bytes": 1024, "step": step}
+            own_segment = {"segment": pair} if self.numbered else {}
+            calls[rank].append(call | own_segment | {"enter_ns": ready[rank], "end_ns": done})
+            spans = [["input", 0, loaded], ["forward", loaded, ready[rank] - now], ["wait", ready[rank] - now, done - now],
+                     ["optimizer", done - now, end - now]]  # fmt: skip
+            steps[rank].append(
+                {"step": step, "start_ns": now, "end_ns": end, "step_us": (end - now) / 1e3, "spans_ns": spans,
+                 "useful": self.useful, "loss": 2.0, **labels}
+            )  # fmt: skip
+        return end
+
+    def _write_files(self, path: Path, arm: str, steps: Any, calls: Any) -> None:
+        names = dict.fromkeys(self.hosts)
+        placed = [{"rank": r, "local_rank": 0, "host": h, "node_rank": list(names).index(h)} for r, h in enumerate(self.hosts)]
+        manifest = {
+            "schema": 1, "kind": "manifest", "run": path.name, "arm": arm, "launch": "launch-1", "device": "emulated",
+            "emulated": True, "config": self.config, "hosts": {host: {"boot_id": "boot-a"} for host in names},
+            "placement": placed, "groups": {"dp": list(range(len(self.hosts)))},
+        }  # fmt: skip
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "manifest.json").write_text(json.dumps(manifest | self.manifest))
+        for rank, host in enumerate(self.hosts):
+            folder = path / "ranks" / f"{rank:05d}"
+            folder.mkdir(parents=True)
+            (folder / "rank.json").write_text(json.dumps({"schema": 1, "kind": "rank", "rank": rank, "host": host}))
+            group = [{"group": "dp", "ranks": list(range(len(self.hosts)))}]
+            clock = [{"monotonic_ns": at * MS, "unix_ns": 10**18 + at * MS} for at in range(3)]
+            for kind, lines in {"steps": steps[rank], "collectives": group + calls[rank], "clock": clock}.items():
+                header = {"schema": 1, "kind": kind, "rank": rank, "host": host}
+                (folder / f"{kind}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in [header, *lines]))
+
+
+@pytest.fixture(scope="session")
+def recorded_arm() -> type[RecordedArm]:
+    return RecordedArm
+
+
+@pytest.fixture(scope="session")
+def record_pair() -> Callable[..., tuple[Path, Path]]:
+    """Writes ``runs/healthy`` and ``runs/regressed`` under a folder; by default every rank computes 3 ms longer."""
+
+    def write(
+        folder: Path, healthy: RecordedArm | None = None, regressed: RecordedArm | None = None
+    ) -> tuple[Path, Path]:
+        before = healthy or RecordedArm()
+        after = regressed or RecordedArm(compute=lambda _rank, step: 11.0 + 0.01 * (step // 12))
+        runs = folder / "runs"
+        return before.write(runs / "healthy"), after.write(runs / "regressed", arm="regressed", turn=1)
+
+    return write
