@@ -67,12 +67,11 @@ def sweep(plan: Plan, place: Place, configs: dict[str, CollectiveConfig], sizes:
     """Every segment is played at every size; every arm's run directory and curve are complete."""
     teams = plan_teams(plan, place)
     recorders = open_arms(plan, place, configs, teams)
-    try:
-        for turn, size_bytes in enumerate(sizes):
-            walk(plan, place, teams, _player(plan, place, configs, recorders, turn, size_bytes))
-    finally:
-        for recorder in recorders.values():
-            recorder.close()
+    for turn, size_bytes in enumerate(sizes):
+        walk(plan, place, teams, _player(plan, place, configs, recorders, turn, size_bytes))
+    # Only here: after an error the recorders stay open until they have written what happened.
+    for recorder in recorders.values():
+        recorder.close()
 
 
 def _player(

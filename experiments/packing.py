@@ -45,7 +45,10 @@ def draw_documents(model: LengthModel, *, tokens: int, seed: int, batch: int) ->
 
 
 def pack(lengths: Sequence[int], *, num_shards: int, policy: str, seed: int, batch: int) -> tuple[tuple[int, ...], ...]:
-    """Document indices of each shard, in ascending order; which shard gets which bin is drawn anew for each batch.
+    """Document indices of each shard, in ascending order.
+
+    Which shard gets which bin changes with every batch, and over `num_shards` batches each gets each place once, so
+    that a few batches on a few shards already have their share of the heavy bins.
 
     Raises ValueError: an unknown policy, or no shard.
     """
@@ -55,9 +58,10 @@ def pack(lengths: Sequence[int], *, num_shards: int, policy: str, seed: int, bat
         raise ValueError(f"num_shards = {num_shards} is out of range: expected 1 or more")
     rng = random.Random(f"{seed}:{batch}:bins")  # noqa: S311  # data, not secrets
     bins = POLICIES[policy](lengths, num_shards, rng)
-    places = random.Random(f"{seed}:{batch}:places")  # noqa: S311  # data, not secrets
-    places.shuffle(bins)
-    return tuple(tuple(sorted(members)) for members in bins)
+    round_, turn = divmod(batch, num_shards)
+    places = list(range(num_shards))
+    random.Random(f"{seed}:{round_}:places").shuffle(places)  # noqa: S311  # data, not secrets
+    return tuple(tuple(sorted(bins[place])) for place in places[turn:] + places[:turn])
 
 
 def _greedy(lengths: Sequence[int], num_shards: int, _rng: random.Random) -> Bins:

@@ -64,8 +64,9 @@ def play_plan(plan: Plan, place: Place, configs: dict[str, StepConfig]) -> None:
     finally:
         for trainer in trainers.values():
             trainer.close()
-        for recorder in recorders.values():
-            recorder.close()
+    # Not in `finally`: after an error the recorders stay open until they have written what happened.
+    for recorder in recorders.values():
+        recorder.close()
 
 
 def play_segment(plan: Plan, place: Place, segment: Segment, team: Team, arm: ArmRun, trainer: Trainer) -> None:

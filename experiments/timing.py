@@ -33,7 +33,7 @@ class Timeline:
     host catches up. A host that is later than `slack_ns` has let the stream run dry, and then its lateness counts.
     """
 
-    def __init__(self, slack_ns: int = 5_000_000) -> None:
+    def __init__(self, slack_ns: int = 15_000_000) -> None:
         self._slack_ns = slack_ns
         self.end_ns = time.monotonic_ns()
 

@@ -132,7 +132,7 @@ def _keep(session: Session, step: Launch, runs: dict[str, list[Path]], began_ns:
     )
     part = _reduce(session, step, (before, after))
     if not part["pairs"]:
-        raise RunDirectoryError(f"{experiment.key}, launch {step.launch}: holds no pair of units; without one nothing is compared")
+        raise RunDirectoryError(f"{experiment.key}, launch {step.launch}: holds no pair; nothing can be compared")
     name = f"{experiment.key}-{step.launch}"
     path = session.write_json(f"evidence/parts/{name}.json", part)
     parts = [session.directory / one["file"] for one in session.state.evidence.get(experiment.key, ())]

@@ -148,7 +148,8 @@ def _numerator(session: Session, one: Registration, evidence: dict[str, Any]) ->
         verdict=Verdict.SUPPORTED if explains else Verdict.REJECTED,
         effect_ms=result.pi_num_ms if explains else None,
         reason=result.sentence,
-        numbers={"status": result.verdict.value, "share": result.explained_share},
+        numbers={"status": result.verdict.value}
+        | ({} if result.verdict is NumeratorVerdict.DISTRIBUTION else {"share": result.explained_share}),
         findings={"numerator": _numerator_finding(result)},
     )
 

@@ -70,7 +70,7 @@ class Judging:
     pairs: int = 6
     steps: int = 16
     washout: int = 3
-    soak_steps: int = 120
+    soak_steps: int = 320
     seed: int = 0
     start_s: float = 10.0
 

@@ -242,6 +242,8 @@ def message_sizes(scope: Scope, experiment: Experiment) -> Experiment:
     """The operation of the application, outside of it, over message sizes, with the arms of ``experiment``."""
     return replace(
         experiment, key=f"{scope.value}-curve", program="collective", sizes_bytes=CURVE_SIZES, pairs=6, max_pairs=6,
+        # A sweep can always take turns inside one launch.
+        mode=Mode.NODE_SET if experiment.mode is Mode.NODE_SET else Mode.SWITCHBACK,
         expected_step_s=experiment.expected_step_s * len(CURVE_SIZES),
     )  # fmt: skip
 

@@ -109,6 +109,13 @@ def account_view(account: Account) -> Ledger:
     return Ledger.RANK_MEAN if account is Account.SKEW else Ledger.CRITICAL_PATH
 
 
+_VIEW_WORDS = {
+    Ledger.CRITICAL_PATH: "On the critical path",
+    Ledger.LEAST_WAITING: "On the rank that waits least",
+    Ledger.RANK_MEAN: "Averaged over ranks",
+}
+
+
 def account(case: Case, state: State, which: Account) -> Hypothesis:
     """At least half of the missing time sits in one account of the given runs."""
     delta = float(state.reference["delta_ms"])
@@ -119,7 +126,7 @@ def account(case: Case, state: State, which: Account) -> Hypothesis:
         basis=Basis.GIVEN,
         scope=case.full_scope,
         hosts=case.full_hosts,
-        claim=f"The missing time is in {which.value}: {ACCOUNT_MEANINGS[which]}",
+        claim=f"{_VIEW_WORDS[account_view(which)]} the missing time is {which.value}: {ACCOUNT_MEANINGS[which]}",
         mechanism=which.value,
         account=which,
         ledger=account_view(which),

@@ -118,14 +118,14 @@ SLOW_LINK = _record(
     "slow_link",
     KnobClass.COMM,
     "modelled link between hosts: what a collective that crosses hosts needs on top of the fabric",
-    _float("mbit", 2000.0, KnobClass.COMM, "rate of the link", 0.1, 1e6, "Mbit/s"),
+    _float("mbit", 500.0, KnobClass.COMM, "rate of the link", 0.1, 1e6, "Mbit/s"),
     _float("delay_us", 200.0, KnobClass.COMM, "one-way delay of the link", 0, 1e6, "us"),
     _text("host", KnobClass.PLACEMENT, "only the link of this host; empty: every link between hosts"),
 )
 
 _FABRIC = (
-    _float("fabric_mbit", 2400.0, KnobClass.COMM, "rate of the emulated fabric", 0.1, 1e7, "Mbit/s"),
-    _float("fabric_delay_us", 2000.0, KnobClass.COMM, "one-way delay of the emulated fabric", 0, 1e6, "us"),
+    _float("fabric_mbit", 8000.0, KnobClass.COMM, "rate of the emulated fabric", 0.1, 1e7, "Mbit/s"),
+    _float("fabric_delay_us", 100.0, KnobClass.COMM, "one-way delay of the emulated fabric", 0, 1e6, "us"),
     _float(
         "fabric_jitter", 0.02, KnobClass.COMM, "mean of an exponential delay of each collective, as a fraction", 0, 10
     ),
@@ -177,7 +177,7 @@ _STEP = (
     # Faults of a place.
     _record("slow_rank", KnobClass.PLACEMENT, "one rank computes slower",
             _int("rank", 0, KnobClass.PLACEMENT, "global rank, or local rank where a host is given", 0, 1 << 20),
-            _text("host", KnobClass.PLACEMENT, "host that holds the slow device, whatever the ranks are there"), _FACTOR),
+            _text("host", KnobClass.PLACEMENT, "host of the slow device, which keeps it at every scope"), _FACTOR),
     _record("slow_host", KnobClass.PLACEMENT, "every rank of one host computes slower",
             _text("host", KnobClass.PLACEMENT, "host name", required=True), _FACTOR),
     SLOW_LINK,

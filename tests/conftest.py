@@ -34,28 +34,33 @@ class RecordedArm:
     manifest: dict[str, Any] = field(default_factory=dict)
     numbered: bool = True
 
-    def write(self, path: Path, *, arm: str = "healthy", turn: int = 0) -> Path:
-        """The run directory at ``path``; ``turn`` 0 or 1 says which half of every pair's time is its own."""
+    def write(
+        self, path: Path, *, arm: str = "healthy", turn: int = 0, segments: dict[int, int] | None = None
+    ) -> Path:
+        """The run directory at ``path``; ``turn`` 0 or 1 says which half of every pair's time is its own.
+
+        ``segments`` gives the pair of each segment instead, by its number, which is also its place in time.
+        """
         ranks = range(len(self.hosts))
         steps: dict[int, list[dict[str, Any]]] = {rank: [] for rank in ranks}
         calls: dict[int, list[dict[str, Any]]] = {rank: [] for rank in ranks}
-        for pair in range(self.pairs):
-            now = 1_000_000_000 + (2 * pair + turn) * self.steps * 200 * MS
+        for segment, pair in (segments or {2 * pair + turn: pair for pair in range(self.pairs)}).items():
+            now = 1_000_000_000 + segment * self.steps * 200 * MS
             for place in range(self.steps):
-                now = self._step(steps, calls, now, pair, pair * self.steps + place)
+                now = self._step(steps, calls, now, (segment, pair), segment * self.steps + place)
         self._write_files(path, arm, steps, calls)
         return path
 
-    def _step(self, steps: Any, calls: Any, now: int, pair: int, step: int) -> int:
+    def _step(self, steps: Any, calls: Any, now: int, place: tuple[int, int], step: int) -> int:
         ranks = range(len(self.hosts))
         ready = {rank: now + round((self.read(rank, step) + self.compute(rank, step)) * MS) for rank in ranks}
         done = max(ready.values()) + round(max(self.service(rank, step) for rank in ranks) * MS)
         end = done + MS
-        labels = {"segment": pair, "pair": pair} if self.numbered else {}
+        labels = {"segment": place[0], "pair": place[1]} if self.numbered else {}
         for rank in ranks:
             loaded = round(self.read(rank, step) * MS)
             call = {"group": "dp", "seq": step, "op": "all_reduce", "payload_bytes": 1024, "step": step}
-            own_segment = {"segment": pair} if self.numbered else {}
+            own_segment = {"segment": place[0]} if self.numbered else {}
             calls[rank].append(call | own_segment | {"enter_ns": ready[rank], "end_ns": done})
             spans = [["input", 0, loaded], ["forward", loaded, ready[rank] - now], ["wait", ready[rank] - now, done - now],
                      ["optimizer", done - now, end - now]]  # fmt: skip
@@ -99,7 +104,7 @@ def record_pair() -> Callable[..., tuple[Path, Path]]:
         folder: Path, healthy: RecordedArm | None = None, regressed: RecordedArm | None = None
     ) -> tuple[Path, Path]:
         before = healthy or RecordedArm()
-        after = regressed or RecordedArm(compute=lambda _rank, step: 11.0 + 0.01 * (step // 12))
+        after = regressed or RecordedArm(compute=lambda _rank, step: 11.0 + 0.002 * (step // 12))
         runs = folder / "runs"
         return before.write(runs / "healthy"), after.write(runs / "regressed", arm="regressed", turn=1)
 

@@ -267,6 +267,19 @@ def test_a_single_rank_trains_without_torchrun(tmp_path: Path) -> None:
     assert collectives_of(tmp_path / "out" / "healthy", 0, 0) == []
 
 
+@pytest.mark.dist
+def test_a_rank_that_fails_leaves_its_failure_in_the_run_directory(tmp_path: Path) -> None:
+    (tmp_path / "out" / "checkpoints" / "healthy" / "00000.part").mkdir(parents=True)
+    plan = write_plan(tmp_path, base={"checkpoint_every": 2})
+    done = subprocess.run(
+        [sys.executable, "-m", STEP, "--plan", str(plan)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    failure = (tmp_path / "out" / "healthy" / "ranks" / "00000" / "failure.json").read_text(encoding="utf-8")
+    assert "IsADirectoryError" in failure
+    assert len(steps_of(tmp_path / "out" / "healthy", 0, 0)) == 1
+
+
 def write_plan(folder: Path, **changes: object) -> Path:
     plan: Line = {
         "schema": 1, "kind": "plan", "experiment": "E00", "out": str(folder / "out"), "device": "emulated",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import random
 import socket
 import traceback
 from pathlib import Path
@@ -20,9 +21,12 @@ LAUNCH_TIMEOUT_S = 120
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """A port below the range from which the kernel takes ports for connections: nothing grabs it meanwhile."""
+    while True:
+        port = random.randrange(12_000, 30_000)
+        with socket.socket() as listener:
+            if listener.connect_ex(("127.0.0.1", port)) != 0:
+                return port
 
 
 def _child(rank: int, world: int, port: int, work: Callable[..., Any], args: tuple[Any, ...], results: Any) -> None:
@@ -63,6 +67,7 @@ def fork_ranks() -> Callable[..., list[Any]]:
             child.join(LAUNCH_TIMEOUT_S)
             if child.is_alive():
                 child.kill()
+                child.join()
         answers: dict[int, Any] = {}
         while not results.empty():
             rank, answer, problem = results.get()
