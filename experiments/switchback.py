@@ -89,4 +89,4 @@ def walk(plan: Plan, place: Place, teams: dict[tuple[int, ...], Team], play: Pla
 def progress(plan: Plan, segment: Segment, number: int, wall_s: float, steps: int) -> str:
     """One line on how far the launch is."""
     pace = f"{1e3 * wall_s / steps:.1f} ms/step" if steps else "rank 0 is idle"
-    return f"{plan.experiment} segment {number}/{len(plan.segments)} {segment.arm} {pace}"
+    return f"{plan.experiment} segment {number}/{len(plan.segments)} {segment.arm} {pace}".lstrip()

@@ -78,7 +78,7 @@ def _runs(section: Section, base: Path, *, recorded: bool) -> dict[str, tuple[st
                 section.say(
                     arm, f"{one} holds no manifest.json; expected a run directory, for example from `narrows run`"
                 )
-        found[arm] = tuple(str((base / one).resolve()) for one in paths)
+        found[arm] = tuple(paths)
     if set(found["healthy"]) & set(found["regressed"]):
         section.say("regressed", "is the same run as healthy; expected the run that got slower")
     section.done(("healthy", "regressed"))
@@ -122,7 +122,7 @@ def _workload(section: Section, base: Path, cluster: Cluster) -> Workload:
     kind = _kind(section, arms, {**defaults(builtin), **config} if builtin else {})
     section.done(_WORKLOAD)
     return Workload(
-        program=builtin or str((base / program).resolve()), builtin=builtin is not None, kind=kind, config=config,
+        program=builtin or program, builtin=builtin is not None, kind=kind, config=config,
         args=tuple(args), healthy=arms["healthy"] or ArmSpec(), regressed=arms["regressed"] or ArmSpec(),
         perturbed=arms["perturbed"],
     )  # fmt: skip

@@ -156,7 +156,7 @@ def check(case_file: Path, *, as_json: bool) -> int:
     from narrows.flows.session import read_given
 
     case = load_case(case_file)
-    evidence = read_given(case)
+    evidence = read_given(case, case_file.resolve().parent)
     steps = {arm: one["step_ms"] for arm, one in evidence["arms"].items()}
     if as_json:
         print_json({"schema": 1, "case": case.name, "arms": case.workload.kind, "scopes": case.scopes(),

@@ -117,7 +117,7 @@ def _launch(session: Session, step: Launch) -> None:
 
 def _run_jobs(session: Session, step: Launch, folder: Path) -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {}
-    for job in jobs(step.experiment, folder, first_pair=step.first_pair, pairs=step.pairs):
+    for job in jobs(step.experiment, folder, first_pair=step.first_pair, pairs=step.pairs, base=session.base):
         launch(session.launcher, job.plan, on_line=session.show_line, cancelled=session.cancelled)
         for arm, path in job.runs.items():
             found.setdefault(arm, []).append(path)

@@ -31,13 +31,17 @@ class Job:
     pairs: tuple[int, ...]
 
 
-def jobs(experiment: Experiment, folder: Path, *, first_pair: int, pairs: int) -> Iterator[Job]:
+def jobs(
+    experiment: Experiment, folder: Path, *, first_pair: int, pairs: int, base: Path | None = None
+) -> Iterator[Job]:
     """The launches that pairs ``first_pair`` .. of the experiment need, in order.
 
     Switchback and node-set experiments of a built-in program need one, with the arms taking turns inside. Restarts
     need two a pair, each on its own arm's hosts alone; so does every experiment with the user's own script, which
-    cannot change arms while it runs.
+    cannot change arms while it runs. ``base`` is the folder that the script's path is relative to.
     """
+    if base is not None and experiment.program not in BUILTIN:
+        experiment = replace(experiment, program=str(base / experiment.program))
     order = abba_order(first_pair + pairs, experiment.seed)[2 * first_pair :]
     arms = [experiment.before if name == "healthy" else experiment.after for name in order]
     if experiment.mode is not Mode.RESTART and experiment.program in BUILTIN:

@@ -49,6 +49,11 @@ class Session:
         return State.of(self.docket)
 
     @property
+    def base(self) -> Path:
+        """The folder of the case file."""
+        return self.directory.parent.parent
+
+    @property
     def postmortem(self) -> Path:
         return self.directory / "postmortem.md"
 
@@ -101,7 +106,7 @@ def open_session(
     begun = (directory / "docket.jsonl").is_file() and not fresh
     if not begun and not exclusive:
         raise CaseError(f"{case.name}: is not begun yet; `narrows investigate {case_file}` begins it")
-    evidence = None if begun else read_given(case)  # before anything is written
+    evidence = None if begun else read_given(case, case_file.resolve().parent)  # before anything is written
     if exclusive:
         _hold(directory)
     if fresh:
@@ -161,15 +166,16 @@ def _check_same(session: Session, *, resume: bool) -> None:
         raise CaseError(f"{case.name}: {session.directory} {what}; {more}, or start over with --fresh")
 
 
-def arm_runs(case: Case) -> tuple[ArmRuns, ArmRuns]:
+def arm_runs(case: Case, base: Path) -> tuple[ArmRuns, ArmRuns]:
+    """The given runs; paths in a case file are relative to ``base``, the file's folder."""
     return tuple(  # type: ignore[return-value]  # exactly two
-        ArmRuns(name=arm, paths=tuple(Path(one) for one in case.runs[arm])) for arm in ("healthy", "regressed")
+        ArmRuns(name=arm, paths=tuple(base / one for one in case.runs[arm])) for arm in ("healthy", "regressed")
     )
 
 
-def read_given(case: Case) -> dict[str, Any]:
+def read_given(case: Case, base: Path) -> dict[str, Any]:
     """The evidence of the given runs. Raises ``NarrowsError`` for runs that cannot be read, or are of another size."""
-    evidence = build_evidence("given", arm_runs(case), statistic=case.judging.statistic, mode="given")
+    evidence = build_evidence("given", arm_runs(case, base), statistic=case.judging.statistic, mode="given")
     for arm, one in evidence["arms"].items():
         if len(one["ranks"]) != case.world_size:
             raise CaseError(

@@ -122,7 +122,6 @@ def _launched(state: State, body: dict[str, Any]) -> None:
 def _failed(state: State, body: dict[str, Any]) -> None:
     state.failures.setdefault(body["experiment"], []).append(body)
     state.device_hours += float(body.get("device_hours", 0.0))
-    state.device_hours += float(body.get("device_hours", 0.0))
 
 
 def _evidence(state: State, body: dict[str, Any]) -> None:

@@ -75,7 +75,7 @@ def merged(section: str, **keys: Any) -> str:
 def test_a_good_case_of_config_arms_loads_with_its_defaults(folder: Path) -> None:
     case = load_case(write(folder, GOOD))
     assert (case.name, case.workload.kind, case.workload.builtin) == ("packing", ArmKind.CONFIG, True)
-    assert case.runs["healthy"] == (str(folder / "runs" / "healthy"),)
+    assert case.runs["healthy"] == ("runs/healthy",)
     assert case.cluster.hosts == ("n0", "n1")
     assert case.scopes() == (Scope.ONE_RANK, Scope.ONE_NODE, Scope.TWO_NODES)
     assert (case.judging.mode, case.judging.margin_percent) == (Mode.SWITCHBACK, 3.0)
