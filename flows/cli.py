@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
@@ -113,6 +114,23 @@ def check(case: Annotated[Path, Parameter(help="The case file.")], /, *, json_: 
     return commands.check(case, as_json=json_)
 
 
+@app.command(group=_INVESTIGATE)
+def reproduce(
+    case: Annotated[str, Parameter(help="A case file, a case's folder, or the name of a case in ./cases.")],
+    /,
+    *,
+    json_: Json = False,
+) -> int:
+    """Run the smallest experiment that showed a case's loss again, and say whether it still does.
+
+    The record stays as it is; what is run goes into reproductions/ in the case's folder. Exit code 0: the loss is
+    there; 4: it is gone; 3: undecided.
+    """
+    from narrows.flows import commands
+
+    return commands.reproduce(case, as_json=json_)
+
+
 @app.command(group=_RECORD)
 def run(
     *program: Annotated[str, Parameter(help="The program and its arguments, after --.", allow_leading_hyphen=True)],
@@ -183,9 +201,15 @@ def main(argv: list[str] | None = None) -> None:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = bool(words) and words[0] == "--debug"
     words = words[1:] if debug else words
-    sys.exit(
-        _guarded(lambda: app(words, exit_on_error=False, print_error=False, result_action="return_value"), debug=debug)
-    )
+    # Whoever asks a job to end by SIGTERM gets the same clean end as with Ctrl-C: nothing is left running.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        code = _guarded(
+            lambda: app(words, exit_on_error=False, print_error=False, result_action="return_value"), debug=debug
+        )
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    sys.exit(code)
 
 
 def _guarded(command: Callable[[], object], *, debug: bool) -> int:

@@ -23,6 +23,7 @@ from narrows.inquiry.conclusion import report
 from narrows.inquiry.errors import CaseError
 from narrows.inquiry.scopes import Rung
 from narrows.inquiry.steps import Ask, Stop, StopReason
+from narrows.inquiry.verdict import Verdict
 
 EXITS = {StopReason.EXPLAINED: DONE, StopReason.NO_REGRESSION: DONE, StopReason.UNTIL: DONE}
 
@@ -234,3 +235,21 @@ def _chosen(which: str, waiting: list[Waiting]) -> Waiting:
         names = ", ".join(f"{one.name} ({one.flow_run_id})" for one in waiting) or "nothing"
         raise CaseError(f"{which}: {len(found)} runs of this name wait for a decision; waiting: {names}")
     return found[0]
+
+
+def reproduce(text: str, *, as_json: bool) -> int:
+    """The smallest reproducer, once more."""
+    from narrows.flows.reproduce import reproduce as run_again
+
+    session = find_case(text)
+    with Progress(quiet=as_json) as progress:
+        session.show_line = progress.line
+        progress.say(f"{session.case.name}: running the smallest experiment that showed the loss")
+        found = run_again(session)
+    if as_json:
+        print_json({"schema": 1, **plain(found)})
+    else:
+        recorded = "" if found.recorded_ms is None else f"; recorded was {found.recorded_ms:.3g} ms"
+        print(f"{found.verdict.value.upper()} at {found.scope}: {found.reason}{recorded}")
+        print(f"written to {session.directory / found.folder}")
+    return {Verdict.SUPPORTED: DONE, Verdict.REJECTED: FOUND}.get(found.verdict, INCONCLUSIVE)

@@ -84,11 +84,20 @@ def _segment(experiment: Experiment, index: int, arm: Arm, pair: int) -> dict[st
         "arm": arm.name,
         "steps": experiment.steps,
         "washout": experiment.washout,
-        "first_batch": pair * experiment.steps,
+        "first_batch": _first_batch(experiment, pair),
         "active": list(ranks),
         "shards": {str(rank): shard for rank, shard in zip(ranks, shards, strict=True)},
     }
     return found
+
+
+def _first_batch(experiment: Experiment, pair: int) -> int:
+    """Where a pair's batches begin: its steady ones follow those of the pair before, in whole rounds over the shards.
+
+    Over a round every shard gets each of the packer's bins once, so that a reduced scope sees an average share.
+    """
+    rounds = -(-experiment.washout // experiment.num_shards) * experiment.num_shards
+    return pair * (experiment.steps - experiment.washout) + rounds - experiment.washout
 
 
 def _plan_file(experiment: Experiment, folder: Path, arms: dict[str, Arm], segments: list[dict[str, Any]]) -> Path:

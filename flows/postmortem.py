@@ -14,9 +14,12 @@ if TYPE_CHECKING:
     from narrows.templates.parts import PostmortemView
 
 
+REPRODUCER = ("narrows reproduce .",)
+
+
 def view_of(session: Session) -> PostmortemView:
     """The postmortem as data, from the docket and the evidence as they are now."""
-    return postmortem_view(session.case, session.docket, session.all_evidence(), session.directory)
+    return postmortem_view(session.case, session.docket, session.all_evidence(), session.directory, reproducer=REPRODUCER)
 
 
 def write_postmortem(session: Session) -> list[str]:

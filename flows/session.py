@@ -114,7 +114,7 @@ def open_session(
     docket = Docket.open(directory / "docket.jsonl", repair=exclusive)
     session = Session(case=case, directory=directory, docket=docket, launcher=launcher)
     if len(docket) == 0:
-        _begin(session, evidence or read_given(case))
+        _begin(session, evidence or read_given(case, case_file.resolve().parent))
         return session
     _check_same(session, resume=resume)
     return session

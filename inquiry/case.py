@@ -68,7 +68,7 @@ class Judging:
     looks: tuple[int, ...] = (4, 6, 8, 12)
     mode: Mode = Mode.SWITCHBACK
     pairs: int = 6
-    steps: int = 16
+    steps: int = 15
     washout: int = 3
     soak_steps: int = 320
     seed: int = 0

@@ -16,6 +16,9 @@ MASTER_PORT = 29500
 DIAGNOSED = "The loss was not reproduced in an experiment, so there is no smaller one than the job itself."
 
 
+BESIDE = "The record stays as it is: what is run goes into `reproductions/`, and the effect is compared with it."
+
+
 def smallest(state: State) -> Hypothesis | None:
     """The hypothesis whose experiment showed the loss at the smallest scope."""
     first = state.first_scope
@@ -27,10 +30,10 @@ def reproducer(
 ) -> tuple[tuple[str, ...], str]:
     """The commands, one a host, and a sentence about them. ``given`` (from the caller) is taken as it is."""
     one = smallest(state)
-    if given:
-        return given, _note(one, len(given))
     if one is None or one.experiment is None or one.scope is None:
         return (), DIAGNOSED
+    if given:
+        return given, f"It plays both arms in turn at {one.scope.words}, and is run from this folder. {BESIDE}"
     if not case.workload.builtin:
         return (), (
             f"It is experiment {one.experiment}: the case's own program on {', '.join(one.hosts)}; "

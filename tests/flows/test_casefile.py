@@ -97,7 +97,7 @@ def test_a_historical_healthy_run_is_named_so(folder: Path) -> None:
 def test_an_own_script_takes_arguments_and_environment_and_restarts(folder: Path) -> None:
     case = load_case(write(folder, changed(workload=OWN)))
     work = case.workload
-    assert (work.builtin, work.program) == (False, str(folder / "train.py"))
+    assert work.program == "train.py"
     assert (work.args, work.healthy.args) == (("--width", "8"), ("--old",))
     assert work.regressed.env == {"NCCL_ALGO": "Tree", "LEVEL": "3"}
     assert case.judging.mode is Mode.RESTART

@@ -82,7 +82,7 @@ class ModelLauncher:
             config = text["base"] | overrides
             segments = {one["segment"]: one["pair"] for one in text["segments"] if one["arm"] == arm}
             run = self.run(hosts, config, steps=text["segments"][0]["steps"])
-            if arm != "healthy":
+            if arm != "healthy" and self.packages:
                 run.manifest = {"packages": self.packages}
             run.write(Path(text["out"]) / arm, arm=arm, segments=segments)
         return ModelHandle(plan.name)
@@ -94,7 +94,7 @@ class ModelLauncher:
             return 0.03 * ((step * 7) % 5)
 
         return self.arm_type(
-            hosts=hosts, config=config, steps=steps, read=lambda _rank, step: 0.5 + waits + jitter(step)
+            hosts=hosts, config=config, steps=steps, pairs=8, read=lambda _rank, step: 0.5 + waits + jitter(step)
         )
 
 
@@ -246,7 +246,7 @@ def test_more_pairs_are_added_to_the_same_experiment(case_file: Path, machines: 
         return run
 
     machines.run = noisy  # type: ignore[method-assign]  # the same machines, disturbed at the start
-    step = next(iter(engine_steps(session, Launch)))
+    step = next_launch(session)
     assert (step.first_pair, step.pairs) == (0, 6)
     engine.run(session, Rung.ONE_RANK)
     looks = session.docket.of(Kind.LOOK)
@@ -258,11 +258,14 @@ def test_more_pairs_are_added_to_the_same_experiment(case_file: Path, machines: 
     assert "scope:one_rank" in verdicts(session)
 
 
-def engine_steps(session: Session, kind: type[Any]) -> Any:
-    """Takes steps until one of ``kind`` comes, and gives it back undone."""
-    while not isinstance(step := next_step(session.case, session.docket), kind):
+def next_launch(session: Session) -> Launch:
+    """Takes steps until a launch comes, and gives that back undone."""
+    for _ in range(50):
+        step = next_step(session.case, session.docket)
+        if isinstance(step, Launch):
+            return step
         engine.perform(session, step)
-    yield step
+    raise AssertionError("no launch came")
 
 
 # Killed and begun again.
