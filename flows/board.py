@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,12 +21,16 @@ _MARKS = {"supported": "\u2713", "rejected": "\u2717", "inconclusive": "?", "run
 _STYLES = {"supported": "green", "rejected": "red", "inconclusive": "yellow", "running": "cyan"}
 _PICTURES_BYTES = 1_000_000  # Prefect refuses to publish the event of an artifact above 1.5 MB
 _KEY_LENGTH = 120
+# The page never breaks a line of a table, so what is wider than its column must bring its own breaks.
+_CLAIM_WIDTH, _RESULT_WIDTH = 44, 40
+_CASE_ENDS = re.compile(r": [A-Z][A-Z ]*$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardRow:
     """One hypothesis. ``verdict`` is registered, running, supported, rejected or inconclusive."""
 
+    number: str = ""
     scope: str
     hypothesis: str
     prediction: str
@@ -35,24 +40,45 @@ class BoardRow:
 
     def cells(self) -> tuple[str, ...]:
         """The row's texts under the board's headers."""
-        mark = _MARKS.get(self.verdict, "")
-        return mark, self.scope, self.hypothesis, self.prediction, self.reject_if, self.verdict, self.evidence
+        mark, hypothesis = _MARKS.get(self.verdict, ""), f"{self.number} {self.hypothesis}".strip()
+        return mark, self.scope, hypothesis, self.prediction, self.reject_if, self.verdict, self.evidence
 
 
 def board_markdown(title: str, rows: Sequence[BoardRow], pictures: Mapping[str, bytes] | None = None) -> str:
     """The board as markdown for the Prefect page; ``pictures`` are PNG files by caption, inside the text.
 
-    The chain is text: mermaid is drawn by Prefect's second page only.
+    The chain is text: mermaid is drawn by Prefect's second page only. What was predicted stands in a table of its own,
+    because the page is too narrow for one that holds all, and shows no part of a table that does not fit.
     """
     lines = [f"## {_escape(title)}", ""]
     if rows:
-        lines += [_escape(chain(rows)), ""]
-    lines += [_table_line(_HEADERS), _table_line(["-"] * len(_HEADERS))]
-    for row in rows:
-        cells = [_escape(cell) for cell in row.cells()]
-        cells[5] = f"**{cells[5]}**"
-        lines.append(_table_line(cells))
+        lines += [f"Ladder: {_escape(chain(rows))}", ""]
+    lines += table(("verdict", "hypothesis", "result"), [_verdict_cells(row) for row in rows])
+    if rows:
+        lines += ["", "### What each predicts, and what would reject it", ""]
+        lines += table(("", "predicts", "rejected if"), [_prediction_cells(row) for row in rows])
     return "\n".join([*lines, *_pictures(pictures or {})]) + "\n"
+
+
+def _verdict_cells(row: BoardRow) -> tuple[str, str, str]:
+    claim = f"{_escape(f'{row.number} {row.scope}'.strip())}<br>{wrapped(row.hypothesis, _CLAIM_WIDTH)}"
+    return f"{_MARKS.get(row.verdict, '')} **{_escape(row.verdict)}**", claim, wrapped(row.evidence, _RESULT_WIDTH)
+
+
+def _prediction_cells(row: BoardRow) -> tuple[str, str, str]:
+    name = _escape(row.number or row.hypothesis)
+    return name, wrapped(row.prediction, _CLAIM_WIDTH), wrapped(row.reject_if, _CLAIM_WIDTH)
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a markdown table, of cells that are markdown already."""
+    return [_table_line(headers), _table_line(["-"] * len(headers)), *map(_table_line, rows)]
+
+
+def wrapped(text: str, width: int) -> str:
+    """Plain ``text`` as the markdown of a table cell, in lines of at most ``width`` characters where it has blanks."""
+    lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+    return "<br>".join(map(_escape, lines))
 
 
 def chain(rows: Sequence[BoardRow]) -> str:
@@ -107,11 +133,19 @@ def board_table(title: str, rows: Sequence[BoardRow]) -> Table:
 
 
 def board_key(slug: str) -> str:
-    """The artifact key of an investigation: Prefect's keys hold a-z, 0-9 and dashes only, and are global."""
+    """The key of an investigation's board."""
+    return page_key("board", slug)
+
+
+def page_key(kind: str, slug: str) -> str:
+    """The artifact key of a page of an investigation: Prefect's keys hold a-z, 0-9 and dashes only, and are global.
+
+    Raises ``ValueError`` for a ``slug`` that leaves nothing.
+    """
     text = re.sub(r"[^a-z0-9]+", "-", slug.lower()).strip("-")[:_KEY_LENGTH].strip("-")
     if not text:
         raise ValueError(f"no artifact key can be made of {slug!r}; name the case with letters or digits")
-    return f"board-{text}"
+    return f"{kind}-{text}"
 
 
 class Board:
@@ -126,31 +160,50 @@ class Board:
 
     def show(self, rows: Sequence[BoardRow], pictures: Mapping[str, bytes] | None = None) -> None:
         """Puts ``rows`` on the page. To be called inside the root flow run."""
-        from prefect.artifacts import create_markdown_artifact
-        from prefect.client.orchestration import get_client
-        from prefect.client.schemas.actions import ArtifactUpdate
-
         text = board_markdown(self._title, rows, pictures)
-        self._artifact = self._artifact or self._of_this_run()
-        if self._artifact is None:
-            made = create_markdown_artifact(text, key=self.key, description=f"hypothesis board: {_escape(self._title)}")
-            assert not hasattr(made, "__await__"), "called from a coroutine"
-            self._artifact = made
-            return
-        with get_client(sync_client=True) as client:
-            client.update_artifact(self._artifact, ArtifactUpdate(data=text))
+        self._artifact = show_page(self.key, text, "every hypothesis with its verdict", self._artifact)
 
-    def _of_this_run(self) -> UUID | None:
-        from prefect.client.orchestration import get_client
-        from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterKey
-        from prefect.runtime import flow_run
 
-        mine = ArtifactFilter(
-            key=ArtifactFilterKey(any_=[self.key]), flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run.id])
-        )
-        with get_client(sync_client=True) as client:
-            found = client.read_artifacts(artifact_filter=mine)
-        return found[0].id if found else None
+def show_page(key: str, text: str, description: str, known: UUID | None = None) -> UUID:
+    """The markdown artifact ``key`` of the current flow run, made now or given its new text; one version a run."""
+    from prefect.artifacts import create_markdown_artifact
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import ArtifactUpdate
+
+    artifact = known or _of_this_run(key)
+    if artifact is None:
+        made = create_markdown_artifact(text, key=key, description=description)
+        assert not hasattr(made, "__await__"), "called from a coroutine"
+        return made
+    with get_client(sync_client=True) as client:
+        client.update_artifact(artifact, ArtifactUpdate(data=text))
+    return artifact
+
+
+def _of_this_run(key: str) -> UUID | None:
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterKey
+    from prefect.runtime import flow_run
+
+    mine = ArtifactFilter(key=ArtifactFilterKey(any_=[key]), flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run.id]))
+    with get_client(sync_client=True) as client:
+        found = client.read_artifacts(artifact_filter=mine)
+    return found[0].id if found else None
+
+
+def verdict_tag(verdict: str) -> str:
+    """The tag that runs with this outcome carry, for the page's filter."""
+    return f"verdict:{verdict.lower().replace(' ', '-')}"
+
+
+def tag_run(tags: Sequence[str]) -> None:
+    """Adds ``tags`` to the current flow run: one that a deployment started had no ``with tags(...)`` around it."""
+    from prefect.client.orchestration import get_client
+    from prefect.runtime import flow_run
+
+    with get_client(sync_client=True) as client:
+        run = client.read_flow_run(flow_run.id)
+        client.update_flow_run(run.id, tags=list(dict.fromkeys([*run.tags, *tags])))
 
 
 def label_run(verdict: str) -> None:
@@ -165,8 +218,6 @@ def label_run(verdict: str) -> None:
         raise ValueError("there is no flow run to label")
     with get_client(sync_client=True) as client:
         run = client.read_flow_run(flow_run.id)
-        name = re.sub(r" \u00b7 [A-Z_ ]+$", "", run.name)
+        name = _CASE_ENDS.sub("", run.name)
         tags = [tag for tag in run.tags if not tag.startswith("verdict:")]
-        client.update_flow_run(
-            run.id, name=f"{name} \u00b7 {verdict.upper()}", tags=[*tags, f"verdict:{verdict.lower()}"]
-        )
+        client.update_flow_run(run.id, name=f"{name}: {verdict.upper()}", tags=[*tags, verdict_tag(verdict)])

@@ -11,10 +11,16 @@ import threading
 from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
+from narrows.inquiry.errors import NarrowsError
+
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
 POLL_S = 3.0
+
+
+class CancelledRunError(NarrowsError):
+    """The flow run was cancelled while nothing of it was running that could be stopped."""
 
 
 class CancelWatch:
@@ -40,6 +46,15 @@ class CancelWatch:
 
     def __call__(self) -> bool:
         return self._cancelled.is_set()
+
+    def look(self) -> bool:
+        """As a call, and asks the server now instead of relying on the last poll."""
+        from prefect.client.orchestration import get_client
+
+        with get_client(sync_client=True) as client:
+            if any(_is_cancelled(client, run_id) for run_id in self._ids):
+                self._cancelled.set()
+        return self()
 
     def __enter__(self) -> Self:
         if self._ids:

@@ -97,7 +97,10 @@ def show(
     *,
     json_: Json = False,
 ) -> int:
-    """Print the board of a case: every hypothesis with its prediction, its verdict and its numbers."""
+    """Print the board of a case: every hypothesis with its prediction, its verdict and its numbers.
+
+    It reads the case's docket, so it may be asked at any time, also while the investigation runs. It changes nothing.
+    """
     from narrows.flows import commands
 
     return commands.show(case, as_json=json_)

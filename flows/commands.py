@@ -62,7 +62,7 @@ def investigate(
         session = open_session(case_file, launcher_of(), resume=resume, fresh=fresh)
         session.say, session.show_line = progress.say, progress.line
         session.ask = _asker(session, yes=yes, progress=progress)
-        stop = _with_board(session, until, progress) if not no_ui else _plainly(session, until)
+        stop = _with_board(session, case_file, until, progress) if not no_ui else _plainly(session, until)
     if as_json:
         print_json(_report(session))
     return EXITS.get(stop.reason, INCONCLUSIVE)
@@ -75,13 +75,13 @@ def _plainly(session: Session, until: Rung | None) -> Stop:
     return stop
 
 
-def _with_board(session: Session, until: Rung | None, progress: Progress) -> Stop:
+def _with_board(session: Session, case_file: Path, until: Rung | None, progress: Progress) -> Stop:
     from narrows.flows.server import connected
 
     with connected(note=progress.say) as server:
         from narrows.flows.investigate import run_on_board
 
-        return run_on_board(session, until, server)
+        return run_on_board(session, case_file, until, server)
 
 
 def _asker(session: Session, *, yes: bool, progress: Progress) -> Callable[[Ask], Answer]:

@@ -5,65 +5,60 @@ Nothing is decided here: the ladder decides from the docket, the engine carries 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from prefect import flow, get_run_logger, tags, task
-from prefect.artifacts import create_markdown_artifact
+from prefect import flow, tags, task
 from prefect.client.schemas.objects import State
-from prefect.exceptions import MissingContextError
+from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed
 
 from narrows.flows import engine
 from narrows.flows.approval import Answer, ApprovalRequest
 from narrows.flows.approval import ask as ask_person
-from narrows.flows.board import Board, label_run
-from narrows.flows.board_rows import rows_of
-from narrows.flows.cancelling import CancelWatch
-from narrows.flows.dead_runs import crash_dead_runs
+from narrows.flows.board import Board, label_run, page_key, show_page, tag_run, verdict_tag
+from narrows.flows.board_rows import judged_at, registered_markdown, rows_of, rung_outcome
+from narrows.flows.cancelling import CancelledRunError, CancelWatch
+from narrows.flows.casefile import load_case
+from narrows.flows.client_settings import without_heartbeat
+from narrows.flows.dead_runs import crash_dead_runs, docket_tag
 from narrows.flows.judging import Found, judge
 from narrows.flows.launching import LaunchCancelledError
 from narrows.flows.local_launcher import LocalLauncher
 from narrows.flows.postmortem import page, write_postmortem
+from narrows.flows.run_log import log, logged
 from narrows.flows.server import ServerHandle
 from narrows.flows.session import Session, open_session
 from narrows.inquiry.docket import Kind
-from narrows.inquiry.errors import NarrowsError
+from narrows.inquiry.errors import DeclinedError, NarrowsError
 from narrows.inquiry.ladder import next_step
 from narrows.inquiry.scopes import Rung
 from narrows.inquiry.steps import Ask, Judge, Launch, Register, Skip, Step, Stop, StopReason
-from narrows.inquiry.verdict import Verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-SHOW_EVERY_S = 10.0
-"""A running experiment's own lines reach the server's log this often at most: each is a row in its database."""
 
 _session: ContextVar[Session | None] = ContextVar("narrows_session", default=None)
+_page: ContextVar[str] = ContextVar("narrows_page", default="")
 _ended: ContextVar[dict[str, Any] | None] = ContextVar("narrows_ended", default=None)
+"""How the run ended, for whoever called it: ``stop`` or ``error``."""
 
 
-def case_tag(name: str) -> str:
-    """The tag that all runs of a case carry."""
-    return f"case:{name}"
-
-
-def run_on_board(session: Session, until: Rung | None, server: ServerHandle) -> Stop:
+def run_on_board(session: Session, case_file: Path, until: Rung | None, server: ServerHandle) -> Stop:
     """The investigation of an open session as a flow run on ``server``. Raises what ended it before its time."""
     ended: dict[str, Any] = {}
-    crash_dead_runs(case_tag(session.case.name), session.say)
-    with _use(session), _put(_ended, ended), tags(case_tag(session.case.name)):
-        investigate(
-            str(session.directory), until=until.number if until else None, page_url=server.ui_url, return_state=True
-        )
+    crash_dead_runs(session.directory, session.say)
+    with _put(_session, session), _put(_page, server.ui_url), _put(_ended, ended), tags(*tags_of(session)):
+        investigate(str(case_file), until=until.number if until else None, return_state=True)
     if "error" in ended:
         raise ended["error"]
-    return ended.get("stop") or Stop(reason=StopReason.UNTIL)
+    stop: Stop = ended["stop"]
+    return stop
+
+
+def tags_of(session: Session) -> list[str]:
+    """The tags of all flow runs of a case: its name, and its docket, which tells it from others of the same name."""
+    return [f"case:{session.case.name}", *filter(None, [docket_tag(session.directory)])]
 
 
 @contextmanager
@@ -75,43 +70,6 @@ def _put(variable: ContextVar[Any], value: Any) -> Iterator[None]:
         variable.reset(token)
 
 
-@contextmanager
-def _use(session: Session) -> Iterator[None]:
-    """The session that flows and tasks of this process work on; what it says goes to the server's log as well."""
-    say, show_line = session.say, session.show_line
-    session.say, session.show_line = _tee(say), _thinned(show_line)
-    try:
-        with _put(_session, session):
-            yield
-    finally:
-        session.say, session.show_line = say, show_line
-
-
-def _tee(say: Callable[[str], None]) -> Callable[[str], None]:
-    def both(text: str) -> None:
-        say(text)
-        try:
-            get_run_logger().info(text)
-        except MissingContextError:
-            return
-
-    return both
-
-
-def _thinned(show_line: Callable[[str], None] | None) -> Callable[[str], None]:
-    last = 0.0
-
-    def show(text: str) -> None:
-        nonlocal last
-        if show_line is not None:
-            show_line(text)
-        if time.monotonic() - last >= SHOW_EVERY_S:
-            last = time.monotonic()
-            get_run_logger().info(text)
-
-    return show
-
-
 def _current() -> Session:
     session = _session.get()
     assert session is not None, "a rung runs inside an investigation"
@@ -119,48 +77,50 @@ def _current() -> Session:
 
 
 def _run_name() -> str:
-    from prefect.runtime import flow_run
-
     session = _session.get()
-    return f"investigate {session.case.name if session else Path(str(flow_run.parameters['case'])).stem}"
+    if session is not None:
+        return f"investigate {session.case.name}"
+    path = Path(str(flow_run.parameters["case"]))
+    try:
+        return f"investigate {load_case(path).name}"
+    except NarrowsError:  # the flow itself says what is wrong with it
+        return f"investigate {path.name}"
 
 
 @flow(name="investigate", flow_run_name=_run_name, persist_result=False)
-def investigate(case: str, approve_all: bool = False, until: int | None = None, page_url: str = "") -> State[Any]:
-    """Narrows a regression. ``case`` is the case file; ``approve_all`` approves every launch beforehand."""
-    session = _session.get()
-    if session is None:  # started from a deployment, so nobody opened the case yet
-        session = open_session(Path(case), LocalLauncher(), resume=True)
-        with _use(session), tags(case_tag(session.case.name)):
-            return _investigate(session, approve_all, until, page_url)
-    return _investigate(session, approve_all, until, page_url)
+def investigate(case: str, approve_all: bool = False, until: int | None = None) -> State[Any]:
+    """Narrows a regression. ``case`` is the path of the case file.
+
+    ``approve_all`` approves every launch beforehand; ``until`` is the number of the last rung to climb, 1 to 10.
+    """
+    session, ended = _session.get(), _ended.get()
+    if session is not None:
+        return _investigate(session, {} if ended is None else ended, approve_all, until)
+    session = open_session(Path(case), LocalLauncher(), resume=True)  # a deployment's run: nobody opened it yet
+    tag_run(tags_of(session))
+    crash_dead_runs(session.directory, session.say, own_run=flow_run.id)
+    with _put(_session, session), tags(*tags_of(session)):
+        return _investigate(session, {}, approve_all, until)
 
 
-def _investigate(session: Session, approve_all: bool, until: int | None, page_url: str) -> State[Any]:
-    from prefect.runtime import flow_run
-
-    if page_url:
-        session.say(f"follow it at {page_url}/runs/flow-run/{flow_run.id}")
-    if session.ask is None:
-        session.ask = lambda step: _ask(session, step, approve_all)
-    ended = _ended.get()
-    try:
-        with CancelWatch.of_current_run() as watch:
-            session.cancelled = watch
-            stop = _climb_all(session, until)
-    except LaunchCancelledError as error:
-        _keep(ended, "error", error)
-        return Cancelled(message=str(error))
-    except NarrowsError as error:
-        _keep(ended, "error", error)
-        return Failed(message=str(error))
-    _keep(ended, "stop", stop)
-    return _end(session, stop)
-
-
-def _keep(ended: dict[str, Any] | None, name: str, value: object) -> None:
-    if ended is not None:
-        ended[name] = value
+def _investigate(session: Session, ended: dict[str, Any], approve_all: bool, until: int | None) -> State[Any]:
+    with _put(_ended, ended), logged(session), CancelWatch.of_current_run() as watch:
+        session.cancelled = watch
+        if _page.get():
+            session.say(f"follow it at {_page.get()}/runs/flow-run/{flow_run.id}")
+        if session.ask is None:
+            session.ask = lambda step: _ask(session, step, approve_all)
+        try:
+            stop = _climb_all(session, until, watch)
+        except (LaunchCancelledError, CancelledRunError) as error:
+            ended["error"] = error
+            return Cancelled(message=str(error))
+        except NarrowsError as error:
+            ended["error"] = error
+            declined = isinstance(error, DeclinedError)
+            return Cancelled(message=str(error)) if declined and watch.look() else Failed(message=str(error))
+        ended["stop"] = stop
+        return _end(session, stop)
 
 
 def _ask(session: Session, step: Ask, approve_all: bool) -> Answer:
@@ -170,20 +130,41 @@ def _ask(session: Session, step: Ask, approve_all: bool) -> Answer:
     return ask_person(request, auto_yes=approve_all, note=session.say)
 
 
-def _climb_all(session: Session, until: int | None) -> Stop:
+def _climb_all(session: Session, until: int | None, watch: CancelWatch) -> Stop:
     board = Board(session.case.name, session.case.question)
     board.show(rows_of(session.state))
+    for rung in _climbed(session):  # before this run began: its page shows the whole ladder
+        _climb(session, rung)
     while True:
         step = next_step(session.case, session.docket)
         if isinstance(step, Stop):
             return step
         if until is not None and step.rung.number > until:
             return Stop(reason=StopReason.UNTIL)
+        if watch():
+            raise CancelledRunError("the run was cancelled between two launches; continue with --resume")
         if isinstance(step, Ask):  # only a root run can wait for a person
             engine.perform(session, step)
         else:
-            climb(step.rung.label, return_state=True).result()
+            _climb(session, step.rung)
         board.show(rows_of(session.state))
+
+
+def _climbed(session: Session) -> list[Rung]:
+    step = next_step(session.case, session.docket)
+    done = len(Rung) if isinstance(step, Stop) else step.rung.number - 1
+    state = session.state
+    return [rung for rung in list(Rung)[:done] if rung in state.skipped or judged_at(state, rung)]
+
+
+def _climb(session: Session, rung: Rung) -> None:
+    with without_heartbeat():
+        state = climb(rung.label, return_state=True)
+    if error := (_ended.get() or {}).get("error"):
+        raise error
+    state.result()
+    word, sentence = rung_outcome(session.state, rung)
+    log(f"{rung.label}: {word.upper()}: {sentence}")
 
 
 def _end(session: Session, stop: Stop) -> State[Any]:
@@ -191,94 +172,96 @@ def _end(session: Session, stop: Stop) -> State[Any]:
         engine.perform(session, stop)
     for line in write_postmortem(session):
         session.say(line)
-    create_markdown_artifact(
-        page(session), key=f"postmortem-{session.case.name}", description=f"postmortem: {session.case.question}"
-    )
-    label_run(stop.reason.name.lower().replace("_", " "))
-    return Completed(name=stop.reason.name.replace("_", " ").capitalize(), message=stop.reason.value)
+    show_page(page_key("postmortem", session.case.name), page(session), "what was found, with its pictures")
+    name = "stopped" if stop.reason is StopReason.UNTIL else stop.reason.name.lower().replace("_", " ")
+    label_run(name)
+    return Completed(name=name.capitalize(), message=stop.reason.value)
 
 
 @flow(name="rung", flow_run_name="{rung}", persist_result=False)
 def climb(rung: str) -> State[Any]:
     """Everything that one rung of the ladder still has to do, short of asking a person."""
     session = _current()
-    before = len(session.docket)
-    while True:
-        step = next_step(session.case, session.docket)
-        if isinstance(step, (Stop, Ask)) or step.rung.label != rung:
-            break
-        _step(session, step)
-    verdict, message = _rung_outcome(session, before)
+    this = next(one for one in Rung if one.label == rung)
+    for number in judged_at(session.state, this):  # by an earlier run
+        _show(session, number)
+    try:
+        _take_steps(session, this)
+    except LaunchCancelledError as error:
+        return Cancelled(message=str(error))
+    verdict, message = rung_outcome(session.state, this)
     label_run(verdict)
     return Completed(name=verdict.capitalize(), message=message)
+
+
+def _take_steps(session: Session, rung: Rung) -> None:
+    while True:
+        step = next_step(session.case, session.docket)
+        if isinstance(step, (Stop, Ask)) or step.rung is not rung:
+            return
+        _step(session, step)
 
 
 def _step(session: Session, step: Step) -> None:
     if isinstance(step, Register):
         engine.perform(session, step)
-        _declare(session, step)
+        key = page_key("registered", f"{session.case.name}-{step.rung.number}")
+        show_page(key, registered_markdown(session.state, step.rung), "registered before anything could judge it")
     elif isinstance(step, Launch):
-        experiment(step.experiment.key, step.launch, step)
+        state = experiment(step.experiment.key, step.launch, step, return_state=True)
+        if error := (_ended.get() or {}).get("error"):
+            raise error
+        if session.docket.entries[-1].kind not in (Kind.EVIDENCE, Kind.FAILED):
+            state.result()  # raises what kept it from both
     elif isinstance(step, Judge):
         for found in judge(session, step):
-            _show_found(session, step, found)
+            _record(session, step, found)
     else:
         assert isinstance(step, Skip)
         engine.perform(session, step)
 
 
-def _show_found(session: Session, step: Judge, found: Found) -> None:
-    if found.hypothesis is None or found.verdict is None:
-        engine.record(session, step, found)
-        return
-    claim = session.state.registrations[found.hypothesis].hypothesis.claim
-    hypothesis(found.hypothesis, claim, step, found, return_state=True)
-
-
 @task(task_run_name="{key} launch {launch}", persist_result=False)
-def experiment(key: str, launch: int, step: Launch) -> None:
+def experiment(key: str, launch: int, step: Launch) -> State[Any]:
     """One launch of an experiment, reduced to its evidence file. Called, never submitted: signals must reach it."""
     assert step.experiment.key == key
     assert step.launch == launch
-    engine.perform(_current(), step)
+    session, ended = _current(), _ended.get()
+    assert ended is not None
+    try:
+        engine.perform(session, step)
+    except LaunchCancelledError as error:
+        ended["error"] = error
+        return Cancelled(message=str(error))
+    last = session.docket.entries[-1]
+    if last.kind is Kind.FAILED:
+        return Failed(message=str(last.body["reason"]))
+    return Completed(message=f"{last.body['pairs']} pairs in {last.body['file']}")
 
 
-@task(task_run_name="{number} {claim}", persist_result=False)
-def hypothesis(number: str, claim: str, step: Judge, found: Found) -> State[Any]:
-    """One verdict, put on record; the state's name is the verdict."""
-    assert found.verdict is not None
-    assert found.hypothesis == number
-    engine.record(_current(), step, found)
-    return Completed(name=found.verdict.value.capitalize(), message=f"{claim}: {found.reason}")
+def _record(session: Session, step: Judge, found: Found) -> None:
+    if found.hypothesis is None or found.verdict is None:  # findings, or that more pairs are wanted
+        engine.record(session, step, found)
+        return
+    _show(session, found.hypothesis, step, found)
 
 
-def _declare(session: Session, step: Register) -> None:
-    """What was registered, on the rung's page, before anything runs."""
-    lines = ["| | claim | predicts | rejected if | digest |", "|-|-|-|-|-|"]
-    for one in _registered_now(session, step):
-        claim = one.hypothesis
-        lines.append(
-            f"| {one.id} | {claim.claim} | {claim.prediction.words()} | {claim.reject_if.words()} | `{one.sha256[:12]}` |"
-        )
-    key = f"registered-{session.case.name}-{step.rung.number}"
-    create_markdown_artifact("\n".join(lines), key=key, description="registered before the launch")
+def _show(session: Session, number: str, step: Judge | None = None, found: Found | None = None) -> None:
+    """The task of a hypothesis that gets its verdict from ``found``, or has it already."""
+    verdict = found.verdict if found else session.state.judgements[number].verdict
+    assert verdict is not None
+    claim = session.state.registrations[number].hypothesis.claim
+    with tags(verdict_tag(verdict.value)):
+        state = hypothesis(number, verdict.value.upper(), claim, step, found, return_state=True)
+    state.result()
 
 
-def _registered_now(session: Session, step: Register) -> Sequence[Any]:
-    return list(session.state.registrations.values())[-len(step.hypotheses) :]
-
-
-def _rung_outcome(session: Session, before: int) -> tuple[str, str]:
-    """The rung's word and sentence: the verdict on its own main hypothesis, or that there was nothing to do."""
-    new = session.docket.entries[before:]
-    skipped = [entry for entry in new if entry.kind is Kind.SKIPPED]
-    if skipped:
-        return "skipped", str(skipped[-1].body["reason"])
-    verdicts = [entry.body for entry in new if entry.kind is Kind.VERDICT]
-    if not verdicts:
-        return "open", "waits for approval"
-    if len({one["verdict"] for one in verdicts}) == 1:
-        main = verdicts[0]
-    else:
-        main = next((one for one in verdicts if one["verdict"] == Verdict.SUPPORTED.value), verdicts[0])
-    return str(main["verdict"]), str(main["reason"])
+@task(task_run_name="{number} {verdict}: {claim}", persist_result=False)
+def hypothesis(number: str, verdict: str, claim: str, step: Judge | None, found: Found | None) -> State[Any]:
+    """One verdict, put on record where it is new; the state's name is the verdict, and its message the reason."""
+    session = _current()
+    if step is not None and found is not None:
+        assert found.hypothesis == number
+        engine.record(session, step, found)
+    reason = session.state.judgements[number].reason
+    return Completed(name=verdict.capitalize(), message=f"{claim}: {reason}")

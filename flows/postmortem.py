@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from typing import TYPE_CHECKING
 
 from narrows.templates.figures import data_uri, write_figures
@@ -13,13 +15,16 @@ if TYPE_CHECKING:
     from narrows.flows.session import Session
     from narrows.templates.parts import PostmortemView
 
-
-REPRODUCER = ("narrows reproduce .",)
+_FILE_LINK = re.compile(r"(?<!!)\[([^\[\]]+)\]\((?![a-z]+:)[^()\s]*\)")
+_SUMMARY = re.compile(r"<details><summary>(.*?)</summary>")
+_STARTS_A_BLOCK = re.compile(r"[|>#<!-]|```|\d+\. ")
+_CELL_END = re.compile(r"(?<!\\)\|")
+_LINKS_LEAD = "Every number links to the file that it came from."
 
 
 def view_of(session: Session) -> PostmortemView:
     """The postmortem as data, from the docket and the evidence as they are now."""
-    return postmortem_view(session.case, session.docket, session.all_evidence(), session.directory, reproducer=REPRODUCER)
+    return postmortem_view(session.case, session.docket, session.all_evidence(), session.directory)
 
 
 def write_postmortem(session: Session) -> list[str]:
@@ -34,4 +39,43 @@ def page(session: Session) -> str:
     """The postmortem with its pictures inside the text, for a page that cannot reach files."""
     view = view_of(session)
     figures = {path.stem: data_uri(path) for path in write_figures(view, session.directory)}
-    return render_postmortem(view, figures)
+    return for_page(render_postmortem(view, figures), str(session.postmortem))
+
+
+def for_page(markdown: str, file: str) -> str:
+    """``markdown`` as Prefect's page needs it; ``file`` is where the links work.
+
+    The page takes a link to a file for one of its own addresses and a line break inside a paragraph for a real one; it
+    never breaks a line of a table, and does not fold what stands between ``<details>`` and its end.
+    """
+    text = markdown.replace(_LINKS_LEAD, f"In `{file}` every number links to the file that it came from.")
+    text = _SUMMARY.sub(r"**\1**", text).replace("</details>", "")
+    return _joined(_FILE_LINK.sub(r"\1", text))
+
+
+def _joined(markdown: str) -> str:
+    """``markdown`` with each paragraph on one line; tables, lists, quotes and code stay as they are."""
+    lines: list[str] = []
+    in_code, may_join = False, False
+    for line in markdown.splitlines():
+        fence = line.startswith("```")
+        plain = bool(line.strip()) and not in_code and not _STARTS_A_BLOCK.match(line)
+        if plain and may_join:
+            lines[-1] += f" {line}"
+        else:
+            lines.append(line if in_code or not line.startswith("| ") else _narrow(line))
+        in_code ^= fence
+        may_join = plain
+    return "\n".join(lines) + "\n"
+
+
+def _narrow(line: str) -> str:
+    """A table's line with breaks in its long cells: the narrower, the more cells there are."""
+    cells = _CELL_END.split(line)
+    width = 26 if len(cells) > 7 else 40
+    return "|".join(cell if "`" in cell else _broken(cell, width) for cell in cells)
+
+
+def _broken(cell: str, width: int) -> str:
+    lines = textwrap.wrap(cell.strip(), width, break_long_words=False, break_on_hyphens=False)
+    return f" {'<br>'.join(lines)} " if lines else cell

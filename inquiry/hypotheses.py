@@ -13,6 +13,14 @@ ANALYSIS_VERSION = "narrows-1"
 """Named in every registration; a change of the statistics or of the ledger's rules changes it."""
 
 
+EXCLUSION_RULES = (
+    "a launch that did not end well is left out whole, with all of its pairs",
+    "on an emulated device, a step in which the host stalled (a residual above 1 ms on some rank) is left out, "
+    "together with the step of the same batch in the other arm",
+)
+"""Rules that do not look at the arms; how many steps they took is in the evidence."""
+
+
 class Comparison(StrEnum):
     """The closed set of comparisons that a criterion may use."""
 
@@ -124,7 +132,7 @@ class Hypothesis:
     steps: int | None = None
     statistic: str = "mean"
     warmup_rule: str = "the first steps of a segment, as the plan marks them"
-    exclusion_rules: tuple[str, ...] = ("a launch that did not end well is left out whole, with all of its pairs",)
+    exclusion_rules: tuple[str, ...] = EXCLUSION_RULES
     expected: str = "supported"
     order_seed: int = 0
     parent: str | None = None

@@ -26,6 +26,7 @@ from narrows.reducers.ledger import Ledger, build_ledger
 from narrows.reducers.manifests import Difference, diff_manifests, undeclared
 from narrows.reducers.pairs import Pairs, form_pairs
 from narrows.reducers.rundir import read_run
+from narrows.reducers.stalls import leave_out_stalls
 from narrows.reducers.units import Statistic, chosen_steps, units, work
 
 if TYPE_CHECKING:
@@ -73,12 +74,15 @@ def build_evidence(
         "views": list(VIEWS),
         "arms": {},
     }
-    manifests, runs = [], []
-    for arm in arms:
-        read = [read_run(path) for path in arm.paths]
-        runs += read
-        manifests.append(read[0].manifest)
-        rows = [row for run in read for row in _unit_rows(run, statistic, washout)]
+    by_arm = [[read_run(path) for path in arm.paths] for arm in arms]
+    runs = [run for read in by_arm for run in read]
+    manifests = [read[0].manifest for read in by_arm]
+    found["emulated"] = any(bool(run.manifest.get("emulated")) for run in runs)
+    ledgers = [[_steady_ledger(run, washout) for run in read] for read in by_arm]
+    every = [ledger for own in ledgers for ledger in own]
+    found["excluded_steps"] = leave_out_stalls(every) if found["emulated"] else 0
+    for arm, read, own in zip(arms, by_arm, ledgers, strict=True):
+        rows = [row for run, ledger in zip(read, own, strict=True) for row in _unit_rows(run, ledger, statistic)]
         if first_pair is not None:
             rows = _numbered(rows, first_pair)
         found["arms"][arm.name] = {
@@ -87,10 +91,9 @@ def build_evidence(
             "units": rows,
         }
     differences = diff_manifests(manifests[0], manifests[1])
-    found["emulated"] = any(bool(run.manifest.get("emulated")) for run in runs)
     found["device"] = runs[0].manifest.get("device")
     found["losses"] = [
-        f"{loss.place}: {loss.kind} ({loss.count}) {loss.detail}".strip() for run in runs for loss in run.losses
+        f"{loss.place}: {loss.kind} ({loss.count}) {loss.detail}".strip() for ledger in every for loss in ledger.losses
     ]
     found["manifest_differences"] = [_plain_difference(one) for one in differences]
     found["confounded"] = [] if declared is None else confounded(manifests[0], manifests[1], declared)
@@ -119,6 +122,7 @@ def merge_evidence(name: str, parts: Sequence[Path]) -> dict[str, Any]:
     merged["experiment"] = name
     for key in ("losses", "confounded"):
         merged[key] = list(dict.fromkeys(one for part in read for one in part[key]))
+    merged["excluded_steps"] = sum(part["excluded_steps"] for part in read)
     merged["digest"] = hashlib.sha256("".join(part["digest"] for part in read).encode()).hexdigest()
     return summarise(merged)
 
@@ -142,10 +146,14 @@ def _plain_difference(one: Difference) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _unit_rows(run: Run, statistic: str, washout: int | None) -> list[dict[str, Any]]:
-    """One plain row a unit, with its accounts in every view, its ranks' local times, its work and its steps."""
+def _steady_ledger(run: Run, washout: int | None) -> Ledger:
     ledger = build_ledger(run)
     _mark_warmup(ledger, washout)
+    return ledger
+
+
+def _unit_rows(run: Run, ledger: Ledger, statistic: str) -> list[dict[str, Any]]:
+    """One plain row a unit, with its accounts in every view, its ranks' local times, its work and its steps."""
     tables = {name: units(view, ledger, statistic) for name, view in _views(ledger).items()}
     frontier = tables["critical_path"]
     offset = _to_unix(run)

@@ -64,7 +64,30 @@ def uncertainties(
         found.append(
             "Turns inside one launch cannot show what only a restart changes: memory layout, routes, initialisation."
         )
-    return (*found, *_thin(rows), *_outside(ledger), *_untested(case, state), *_reading(known, directory))
+    return (
+        *found,
+        *_excluded(known),
+        *_thin(rows),
+        *_outside(ledger),
+        *_untested(case, state),
+        *_reading(known, directory),
+    )
+
+
+def _excluded(known: Mapping[str, Record]) -> tuple[str, ...]:
+    taken = [(one.raw["excluded_steps"], _steps(one)) for one in known.values() if one.raw.get("excluded_steps")]
+    if not taken:
+        return ()
+    left_out, kept = (sum(column) for column in zip(*taken, strict=True))
+    return (
+        f"{left_out} of {left_out + kept} steps were left out, in both arms alike, because the machine that ran the "
+        "emulation stalled in them.",
+    )
+
+
+def _steps(record: Record) -> int:
+    units = [unit for arm in record.raw.get("arms", {}).values() for unit in arm.get("units", ())]
+    return sum(int(unit.get("steps", 0)) for unit in units)
 
 
 def _thin(rows: tuple[LadderRow, ...]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import pytest
 
 FOUR_RANKS = ("n0", "n0", "n1", "n1")
 MS = 1_000_000
-GAP_NS = 5 * MS
+NAMES = ("input", "forward", "wait", "optimizer")
 
 
 def _steady(compute_ms: float) -> Callable[[int, int], float]:
@@ -33,10 +33,9 @@ class RecordedArm:
     config: dict[str, Any] = field(default_factory=dict)
     manifest: dict[str, Any] = field(default_factory=dict)
     numbered: bool = True
+    began_ns: int = 1_000_000_000
 
-    def write(
-        self, path: Path, *, arm: str = "healthy", turn: int = 0, segments: dict[int, int] | None = None
-    ) -> Path:
+    def write(self, path: Path, *, arm: str = "healthy", turn: int = 0, segments: dict[int, int] | None = None) -> Path:
         """The run directory at ``path``; ``turn`` 0 or 1 says which half of every pair's time is its own.
 
         ``segments`` gives the pair of each segment instead, by its number, which is also its place in time.
@@ -45,7 +44,7 @@ class RecordedArm:
         steps: dict[int, list[dict[str, Any]]] = {rank: [] for rank in ranks}
         calls: dict[int, list[dict[str, Any]]] = {rank: [] for rank in ranks}
         for segment, pair in (segments or {2 * pair + turn: pair for pair in range(self.pairs)}).items():
-            now = 1_000_000_000 + segment * self.steps * 200 * MS
+            now = self.began_ns + segment * self.steps * 200 * MS
             for place in range(self.steps):
                 now = self._step(steps, calls, now, (segment, pair), segment * self.steps + place)
         self._write_files(path, arm, steps, calls)
@@ -62,8 +61,8 @@ class RecordedArm:
             call = {"group": "dp", "seq": step, "op": "all_reduce", "payload_bytes": 1024, "step": step}
             own_segment = {"segment": place[0]} if self.numbered else {}
             calls[rank].append(call | own_segment | {"enter_ns": ready[rank], "end_ns": done})
-            spans = [["input", 0, loaded], ["forward", loaded, ready[rank] - now], ["wait", ready[rank] - now, done - now],
-                     ["optimizer", done - now, end - now]]  # fmt: skip
+            marks = (0, loaded, ready[rank] - now, done - now, end - now)
+            spans = [[name, marks[at], marks[at + 1]] for at, name in enumerate(NAMES)]
             steps[rank].append(
                 {"step": step, "start_ns": now, "end_ns": end, "step_us": (end - now) / 1e3, "spans_ns": spans,
                  "useful": self.useful, "loss": 2.0, **labels}
@@ -72,7 +71,9 @@ class RecordedArm:
 
     def _write_files(self, path: Path, arm: str, steps: Any, calls: Any) -> None:
         names = dict.fromkeys(self.hosts)
-        placed = [{"rank": r, "local_rank": 0, "host": h, "node_rank": list(names).index(h)} for r, h in enumerate(self.hosts)]
+        placed = [
+            {"rank": r, "local_rank": 0, "host": h, "node_rank": list(names).index(h)} for r, h in enumerate(self.hosts)
+        ]
         manifest = {
             "schema": 1, "kind": "manifest", "run": path.name, "arm": arm, "launch": "launch-1", "device": "emulated",
             "emulated": True, "config": self.config, "hosts": {host: {"boot_id": "boot-a"} for host in names},

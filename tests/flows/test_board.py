@@ -34,10 +34,19 @@ def test_the_chain_gathers_the_verdicts_of_each_scope_in_order() -> None:
 
 @given(st.text())
 def test_no_text_can_break_a_row_of_the_table(text: str) -> None:
-    lines = board_markdown("t", [row("one rank", "rejected", evidence=text)]).splitlines()
-    last = lines[-1]
-    assert len(re.findall(r"(?<!\\)\|", last)) == 8
-    assert "<" not in last
+    given = row("one rank", "rejected", number="H1", evidence=text, prediction=text)
+    lines = [line for line in board_markdown("t", [given]).splitlines() if "H1" in line]
+    assert len(lines) == 2
+    for line in lines:
+        assert len(re.findall(r"(?<!\\)\|", line)) == 4
+        assert "<" not in line.replace("<br>", "")
+
+
+def test_the_verdict_stands_before_what_may_be_too_wide_and_long_texts_break() -> None:
+    text = board_markdown("t", [row("one rank", "rejected", number="H07", evidence="no shift " * 20)])
+    (line,) = [line for line in text.splitlines() if "no shift" in line]
+    assert line.startswith("| \u2717 **rejected** | H07 one rank<br>kernels slowed |")
+    assert max(len(part) for part in re.split(r"<br>|\|", line)) <= 44
 
 
 def test_a_picture_goes_into_the_text_unless_it_would_be_too_large() -> None:
@@ -96,5 +105,5 @@ def test_the_board_is_one_artifact_that_is_updated_in_place(narrows_server: Serv
         artifacts = client.read_artifacts(artifact_filter=mine)
         run = client.read_flow_run(state.state_details.flow_run_id)
     assert [artifact.data for artifact in artifacts] == [board_markdown("Why slower?", ROWS, {"ledger": PNG})]
-    assert run.name == "investigate \u00b7 REJECTED"
+    assert run.name == "investigate: REJECTED"
     assert [tag for tag in run.tags if tag.startswith("verdict:")] == ["verdict:rejected"]

@@ -132,22 +132,33 @@ def test_every_worked_case_is_a_good_one(tmp_path: Path) -> None:
 BAD: dict[str, tuple[str | bytes, str]] = {
     "unknown key": (GOOD + "bugdet: {}\n", r"17: bugdet: is an unknown key; did you mean budget\?"),
     "unknown nested key": (
-        merged("cluster", ranks_pernode=2), r"\d+: cluster\.ranks_pernode: is an unknown key; did you mean ranks_per_node\?"
+        merged("cluster", ranks_pernode=2),
+        r"\d+: cluster\.ranks_pernode: is an unknown key; did you mean ranks_per_node\?",
     ),
-    "unknown key far from all": (merged("budget", xyz=1), r"\d+: budget\.xyz: is an unknown key; expected one of device_hours"),
+    "unknown key far from all": (
+        merged("budget", xyz=1),
+        r"\d+: budget\.xyz: is an unknown key; expected one of device_hours",
+    ),
     "unknown setting": (
         merged("workload", regressed={"pakcing": "greedy"}),
         r"\d+: workload\.regressed\.pakcing: 'greedy' is an unknown key: did you mean packing\?",
     ),
     "missing question": (changed(question=None), r"1: question: is missing; expected a sentence"),
     "missing section": (changed(cluster=None), r"1: cluster: is missing; expected a mapping"),
-    "missing nested key": (merged("runs", regressed=None), r"\d+: runs\.regressed: is missing; expected a run directory"),
+    "missing nested key": (
+        merged("runs", regressed=None),
+        r"\d+: runs\.regressed: is missing; expected a run directory",
+    ),
     "missing arm": (merged("workload", regressed=None), r"\d+: workload\.regressed: is missing; expected a mapping"),
     "wrong type": (merged("cluster", nodes="two"), r"\d+: cluster\.nodes: is 'two'; expected a whole number"),
     "a number for a text": (changed(question=7), r"2: question: is 7; expected a sentence"),
-    "true for a count": (merged("cluster", ranks_per_node=True), r"\d+: cluster\.ranks_per_node: is True; expected a whole"),
+    "true for a count": (
+        merged("cluster", ranks_per_node=True),
+        r"\d+: cluster\.ranks_per_node: is True; expected a whole",
+    ),
     "unit in a value": (
-        merged("budget", device_hours="5 h"), r"\d+: budget\.device_hours: is '5 h'; expected device-hours as a number"
+        merged("budget", device_hours="5 h"),
+        r"\d+: budget\.device_hours: is '5 h'; expected device-hours as a number",
     ),
     "wrong unit in a setting": (
         merged("workload", regressed={"loader_ms": 5}),
@@ -158,20 +169,34 @@ BAD: dict[str, tuple[str | bytes, str]] = {
         r"\d+: workload\.regressed\.slow_host\.factor: 0\.5 is out of range: expected a number from 1 to 100",
     ),
     "negative budget": (merged("budget", device_hours=-1), r"\d+: budget\.device_hours: is -1; expected device-hours"),
-    "infinite budget": (GOOD.replace("device_hours: 1.0", "device_hours: .inf"), r"14: budget\.device_hours: is inf; expected"),
-    "margin of nothing": (merged("judge", margin_percent=0), r"\d+: judge\.margin_percent: is 0; expected a percentage"),
+    "infinite budget": (
+        GOOD.replace("device_hours: 1.0", "device_hours: .inf"),
+        r"14: budget\.device_hours: is inf; expected",
+    ),
+    "margin of nothing": (
+        merged("judge", margin_percent=0),
+        r"\d+: judge\.margin_percent: is 0; expected a percentage",
+    ),
     "margin that is no number": (
-        GOOD.replace("margin_percent: 3", "margin_percent: .nan"), r"16: judge\.margin_percent: is nan; expected a percentage"
+        GOOD.replace("margin_percent: 3", "margin_percent: .nan"),
+        r"16: judge\.margin_percent: is nan; expected a percentage",
     ),
     "too few pairs": (merged("judge", pairs=3), r"\d+: judge\.pairs: is 3; expected a whole number from 4 to 12"),
     "more pairs than the last look": (merged("judge", pairs=40), r"\d+: judge\.pairs: is 40; expected .* from 4 to 12"),
     "looks are not to be chosen": (merged("judge", looks=[2]), r"\d+: judge\.looks: is an unknown key"),
     "nothing left after washout": (merged("judge", steps=5, washout=5), r"\d+: judge\.washout: is 5 of 5 steps"),
-    "unknown statistic": (merged("judge", statistic="max"), r"\d+: judge\.statistic: is 'max'; expected one of mean, median"),
+    "unknown statistic": (
+        merged("judge", statistic="max"),
+        r"\d+: judge\.statistic: is 'max'; expected one of mean, median",
+    ),
     "unknown launcher": (merged("cluster", launcher="pbs"), r"\d+: cluster\.launcher: is 'pbs'; expected one of local"),
-    "unknown device": (merged("cluster", device="tpu"), r"\d+: cluster\.device: is 'tpu'; expected one of emulated, cpu, cuda"),
+    "unknown device": (
+        merged("cluster", device="tpu"),
+        r"\d+: cluster\.device: is 'tpu'; expected one of emulated, cpu, cuda",
+    ),
     "unknown program": (
-        merged("workload", program="stepp"), r"\d+: workload\.program: stepp is no file under .* and no built-in program"
+        merged("workload", program="stepp"),
+        r"\d+: workload\.program: stepp is no file under .* and no built-in program",
     ),
     "a sweep as workload": (
         merged("workload", program="collective", healthy={}, regressed={"op": "broadcast"}),
@@ -180,32 +205,44 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "two nodes on one host": (merged("cluster", hosts=["n0"]), r"\d+: cluster\.hosts: names 1 for 2 nodes"),
     "host named twice": (merged("cluster", hosts=["n0", "n0"]), r"\d+: cluster\.hosts: names a host twice"),
     "host that is no folder name": (
-        merged("cluster", hosts=["../up", "n1"]), r"\d+: cluster\.hosts: is \['\.\./up', 'n1'\]; expected a list of host names"
+        merged("cluster", hosts=["../up", "n1"]),
+        r"\d+: cluster\.hosts: is \['\.\./up', 'n1'\]; expected a list of host names",
     ),
-    "equal arms": (merged("workload", healthy={"packing": "greedy"}), r"\d+: workload\.regressed: sets the same as healthy"),
+    "equal arms": (
+        merged("workload", healthy={"packing": "greedy"}),
+        r"\d+: workload\.regressed: sets the same as healthy",
+    ),
     "arms equal by their defaults": (
-        merged("workload", regressed={"packing": "snake"}, healthy={}), r"\d+: workload\.regressed: sets the same as healthy"
+        merged("workload", regressed={"packing": "snake"}, healthy={}),
+        r"\d+: workload\.regressed: sets the same as healthy",
     ),
     "change equal to the regression": (
-        merged("workload", perturbed={"packing": "greedy"}), r"\d+: workload\.perturbed: sets the same as regressed"
+        merged("workload", perturbed={"packing": "greedy"}),
+        r"\d+: workload\.perturbed: sets the same as regressed",
     ),
     "change of hosts": (
         changed(workload=PLACEMENT | {"perturbed": {"hosts": ["n0", "n3"]}}, cluster=FOUR_HOSTS),
         r"\d+: workload\.perturbed: sets hosts",
     ),
     "own script with config": (
-        changed(workload=OWN | {"config": {"layers": 2}}), r"\d+: workload\.config: is for built-in programs"
+        changed(workload=OWN | {"config": {"layers": 2}}),
+        r"\d+: workload\.config: is for built-in programs",
     ),
     "own script with settings in an arm": (
         changed(workload=OWN | {"regressed": {"packing": "greedy"}}),
         r"\d+: workload\.regressed\.packing: is an unknown key; expected one of args, env, hosts",
     ),
-    "built-in program with arguments": (merged("workload", args=["--x"]), r"\d+: workload\.args: is for your own script"),
+    "built-in program with arguments": (
+        merged("workload", args=["--x"]),
+        r"\d+: workload\.args: is for your own script",
+    ),
     "arguments that are no texts": (
-        changed(workload=OWN | {"args": ["--width", 8]}), r"\d+: workload\.args: is \['--width', 8\]; expected a list"
+        changed(workload=OWN | {"args": ["--width", 8]}),
+        r"\d+: workload\.args: is \['--width', 8\]; expected a list",
     ),
     "environment that is no text": (
-        changed(workload=OWN | {"regressed": {"env": {"A": [1]}}}), r"\d+: workload\.regressed\.env: is .*; expected a mapping"
+        changed(workload=OWN | {"regressed": {"env": {"A": [1]}}}),
+        r"\d+: workload\.regressed\.env: is .*; expected a mapping",
     ),
     "placement that also changes a setting": (
         changed(workload=PLACEMENT | {"regressed": {"hosts": ["n0", "n1"], "layers": 2}}, cluster=FOUR_HOSTS),
@@ -220,27 +257,41 @@ BAD: dict[str, tuple[str | bytes, str]] = {
         r"\d+: workload\.healthy\.hosts: names 1 different hosts for 2 nodes",
     ),
     "switchback for an own script": (
-        changed(workload=OWN, judge={"mode": "switchback"}), r"\d+: judge\.mode: switchback needs a program that can change"
+        changed(workload=OWN, judge={"mode": "switchback"}),
+        r"\d+: judge\.mode: switchback needs a program that can change",
     ),
-    "one run for both arms": (merged("runs", regressed="runs/healthy"), r"\d+: runs\.regressed: is the same run as healthy"),
+    "one run for both arms": (
+        merged("runs", regressed="runs/healthy"),
+        r"\d+: runs\.regressed: is the same run as healthy",
+    ),
     "a run in both arms": (
-        merged("runs", regressed=["runs/regressed", "runs/healthy"]), r"\d+: runs\.regressed: is the same run as healthy"
+        merged("runs", regressed=["runs/regressed", "runs/healthy"]),
+        r"\d+: runs\.regressed: is the same run as healthy",
     ),
     "no such run": (merged("runs", regressed="runs/nowhere"), r"\d+: runs\.regressed: runs/nowhere is no folder under"),
-    "a run without a manifest": (merged("runs", regressed="runs"), r"\d+: runs\.regressed: runs holds no manifest\.json"),
+    "a run without a manifest": (
+        merged("runs", regressed="runs"),
+        r"\d+: runs\.regressed: runs holds no manifest\.json",
+    ),
     "capitals in the name": (changed(case="Packing"), r"1: case: is 'Packing'; expected a name of small letters"),
     "a path as name": (changed(case="../up"), r"1: case: is '\.\./up'; expected a name of small letters"),
     "empty file": ("", r"1: holds None; expected a mapping"),
     "a list": ("- case: packing\n", r"1: holds \[\{'case': 'packing'\}\]; expected a mapping"),
     "no YAML": ("case: [1, 2\n", r"\d+: not YAML: "),
     "tabs": ("case: packing\nruns:\n\thealthy: x\n", r"3: not YAML: .*'\\t'"),
-    "a key twice": (GOOD.replace("  nodes: 2\n", "  nodes: 2\n  nodes: 3\n"), r"13: nodes: stands twice \(first in line 12\)"),
+    "a key twice": (
+        GOOD.replace("  nodes: 2\n", "  nodes: 2\n  nodes: 3\n"),
+        r"13: nodes: stands twice \(first in line 12\)",
+    ),
     "a date that is none": (GOOD.replace("case: packing", "case: 2021-99-99"), r"1: not YAML: month must be"),
     "a control character": (GOOD.replace("packing\n", "pack\x00ing\n", 1), r"1: not YAML: unacceptable character"),
     "a tag": (GOOD.replace("case: packing", "case: !!python/name:os.system x"), r"1: not YAML: could not determine"),
     "a file that holds itself": ("case: &a\n  b: *a\n", r"1: is nested too deeply, or contains itself"),
-    "not UTF-8": (GOOD.encode().replace(b"slower", b"sl\xe9wer"), r"cannot be read \('utf-8' codec .*expected a YAML file"),
-}  # fmt: skip
+    "not UTF-8": (
+        GOOD.encode().replace(b"slower", b"sl\xe9wer"),
+        r"cannot be read \('utf-8' codec .*expected a YAML file",
+    ),
+}
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str]]:
@@ -273,9 +324,7 @@ def test_a_bad_case_file_is_one_line_with_its_place_and_nothing_is_begun(
 
 
 @pytest.mark.parametrize("name", ["unknown key", "no such run", "no YAML"])
-def test_investigating_a_bad_case_launches_nothing(
-    name: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_investigating_a_bad_case_launches_nothing(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(folder, BAD[name][0])
     for flags in ([], ["--fresh"], ["--resume"]):
         code, lines = refused(capsys, "investigate", str(path), "--no-ui", "--yes", *flags)

@@ -58,6 +58,11 @@ def plan_of(job: Job, program: str = "step") -> Plan:
     return plan
 
 
+def batch_of(pair: int) -> int:
+    """Where a pair begins, so that its 6 steady batches follow those of the pair before, from a whole round of 4 on."""
+    return 4 + pair * 6 - 2
+
+
 def only(found: list[Job]) -> Job:
     assert len(found) == 1
     return found[0]
@@ -76,7 +81,7 @@ def test_switchback_is_one_launch_whose_pairs_are_balanced_and_go_on(
     for pair in job.pairs:
         mine = [segment for segment in plan.segments if segment.pair == pair]
         assert {segment.arm for segment in mine} == {"healthy", "regressed"}
-        assert {(segment.first_batch, segment.steps, segment.washout) for segment in mine} == {(pair * 8, 8, 2)}
+        assert {(segment.first_batch, segment.steps, segment.washout) for segment in mine} == {(batch_of(pair), 8, 2)}
     assert job.runs == {"healthy": folder / "healthy", "regressed": folder / "regressed"}
     assert (plan.out, plan.launch) == (folder, "2")
 
@@ -130,7 +135,7 @@ def test_restarts_are_two_launches_a_pair_in_folders_of_their_own(tmp_path: Path
         plan = plan_of(job)
         (segment,) = plan.segments
         assert set(plan.arms) == {segment.arm} == set(job.runs)
-        assert (segment.pair, segment.first_batch) == (job.pairs[0], job.pairs[0] * 8)
+        assert (segment.pair, segment.first_batch) == (job.pairs[0], batch_of(job.pairs[0]))
         assert job.runs[segment.arm] == plan.out / segment.arm
     assert len({job.plan.log_dir for job in found}) == 4
     assert len({job.plan.name for job in found}) == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
@@ -35,6 +36,8 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     update = request.config.getoption("--update-golden", default=False)
 
     def check(name: str, text: str) -> None:
+        # Digests follow the whole registration, so that any rule added there would change every one of them.
+        text = re.sub(r"`(?:[0-9a-f]{64}|[0-9a-f]{12})`", "`digest`", text)
         path = GOLDEN / name
         if update:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,58 @@
+"""What an investigation says, on the pages of its flow runs as well."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from prefect import get_run_logger
+from prefect.exceptions import MissingContextError
+
+if TYPE_CHECKING:
+    from narrows.flows.session import Session
+
+SHOW_EVERY_S = 10.0
+"""A running experiment's own lines reach the server's log this often at most: each is a row in its database."""
+
+
+@contextmanager
+def logged(session: Session) -> Iterator[None]:
+    """While it lasts, what ``session`` says also goes to the log of the flow or task run that it is said in."""
+    say, show_line = session.say, session.show_line
+    session.say, session.show_line = _tee(say), _thinned(show_line)
+    try:
+        yield
+    finally:
+        session.say, session.show_line = say, show_line
+
+
+def log(text: str) -> None:
+    """To the log of the current run alone; nothing outside of one."""
+    try:
+        get_run_logger().info(text)
+    except MissingContextError:
+        return
+
+
+def _tee(say: Callable[[str], None]) -> Callable[[str], None]:
+    def both(text: str) -> None:
+        say(text)
+        log(text)
+
+    return both
+
+
+def _thinned(show_line: Callable[[str], None] | None) -> Callable[[str], None]:
+    last = 0.0
+
+    def show(text: str) -> None:
+        nonlocal last
+        if show_line is not None:
+            show_line(text)
+        if time.monotonic() - last >= SHOW_EVERY_S:
+            last = time.monotonic()
+            log(text)
+
+    return show
