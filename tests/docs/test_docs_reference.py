@@ -83,7 +83,7 @@ def _case_keys() -> set[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
             asked = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if asked in ("take", "section", "amount"):
+            if asked in ("take", "section", "amount", "number", "count"):
                 found.add(str(node.args[0].value))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "done":
             found |= {str(one.value) for one in ast.walk(node) if isinstance(one, ast.Constant)}
