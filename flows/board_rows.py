@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from narrows.flows.board import BoardRow, table, wrapped
+from narrows.inquiry.hypotheses import Hypothesis, Registration
 from narrows.inquiry.scopes import SCOPE_RUNGS, Rung
 from narrows.inquiry.state import State
 from narrows.inquiry.verdict import Verdict
@@ -17,17 +20,22 @@ _SPEAKS = {
 _WIDTH = 34
 
 
+def rung_of(hypothesis: Hypothesis) -> Rung:
+    """The rung that judges ``hypothesis``; a change that also proves changed work is registered two rungs early."""
+    return Rung.PERTURBATION if hypothesis.key.startswith("perturbation:") else hypothesis.rung
+
+
 def rows_of(state: State) -> list[BoardRow]:
     """One row for each registered hypothesis, rung by rung, within a rung in the order of registration."""
     rows = []
-    for number in sorted(state.registrations, key=lambda one: state.registrations[one].hypothesis.rung.number):
+    for number in sorted(state.registrations, key=lambda one: rung_of(state.registrations[one].hypothesis).number):
         registration = state.registrations[number]
         one, found = registration.hypothesis, state.judgements.get(number)
         running = one.experiment is not None and bool(state.launches.get(one.experiment))
         rows.append(
             BoardRow(
                 number=number,
-                scope=one.rung.label,
+                scope=rung_of(one).label,
                 hypothesis=one.claim,
                 prediction=one.prediction.words(),
                 reject_if=one.reject_if.words(),
@@ -38,8 +46,8 @@ def rows_of(state: State) -> list[BoardRow]:
     return rows
 
 
-def registered_markdown(state: State, rung: Rung) -> str:
-    """What was registered for or by ``rung`` so far, with the digests that the docket holds."""
+def registered_markdown(registrations: Iterable[Registration]) -> str:
+    """What was put on record, with the digests that the docket holds."""
     rows = [
         (
             f"{one.id}<br>`{one.sha256[:12]}`",
@@ -47,15 +55,14 @@ def registered_markdown(state: State, rung: Rung) -> str:
             wrapped(one.hypothesis.prediction.words(), _WIDTH),
             wrapped(one.hypothesis.reject_if.words(), _WIDTH),
         )
-        for one in state.registrations.values()
-        if one.hypothesis.rung is rung
+        for one in registrations
     ]
     return "\n".join(table(("", "claim", "predicts", "rejected if"), rows)) + "\n"
 
 
 def judged_at(state: State, rung: Rung) -> list[str]:
     """The numbers of the hypotheses of ``rung`` that have their verdict, in the order of registration."""
-    numbers = [number for number, one in state.registrations.items() if one.hypothesis.rung is rung]
+    numbers = [number for number, one in state.registrations.items() if rung_of(one.hypothesis) is rung]
     return [number for number in numbers if number in state.judgements]
 
 

@@ -167,9 +167,8 @@ def check(case_file: Path, *, as_json: bool) -> int:
     print(
         f"  step: healthy {steps['healthy']:.4g} ms, regressed {steps['regressed']:.4g} ms ({case.judging.statistic})"
     )
-    print(
-        f"  scopes: {', '.join(scope.words for scope in case.scopes())}; budget {case.budget.device_hours:g} device-hours"
-    )
+    scopes = ", ".join(scope.words for scope in case.scopes())
+    print(f"  scopes: {scopes}; budget {case.budget.device_hours:g} device-hours")
     for loss in evidence["losses"]:
         print(f"  lost while reading: {loss}")
     return DONE

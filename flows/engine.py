@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from narrows.flows.approval import Decision
-from narrows.flows.judging import Found, judge
+from narrows.flows.found import Found
+from narrows.flows.judging import judge
 from narrows.flows.launching import LaunchCancelledError, launch
 from narrows.flows.plan_files import jobs
 from narrows.flows.session import Session
@@ -95,10 +96,10 @@ def _launch(session: Session, step: Launch) -> None:
             "device_hours_planned": step.device_hours,
         },
     )
-    session.say(
-        f"{step.rung.label}: {experiment.key}: {step.pairs} pairs of {experiment.before.name} and {experiment.after.name}, "
-        f"{experiment.mode.value.replace('_', ' ')}, {experiment.world_size} ranks on {', '.join(experiment.placement.names)}"
-    )
+    arms = f"{experiment.before.name} and {experiment.after.name}"
+    where = f"{experiment.world_size} ranks on {', '.join(experiment.placement.names)}"
+    mode = experiment.mode.value.replace("_", " ")
+    session.say(f"{step.rung.label}: {experiment.key}: {step.pairs} pairs of {arms}, {mode}, {where}")
     began_ns, began = time.time_ns(), time.monotonic()
 
     def device_hours() -> float:
@@ -193,9 +194,8 @@ def record(session: Session, step: Judge, found: Found) -> None:
                 "reason": found.reason,
             },
         )
-        session.say(
-            f"{step.rung.label}: {found.hypothesis}: not decided yet ({found.reason}); {found.wanted_pairs} pairs wanted"
-        )
+        more = f"{found.wanted_pairs} pairs wanted"
+        session.say(f"{step.rung.label}: {found.hypothesis}: not decided yet ({found.reason}); {more}")
         return
     if found.hypothesis is None or found.verdict is None:
         return

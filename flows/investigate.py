@@ -25,7 +25,8 @@ from narrows.flows.cancelling import CancelledRunError, CancelWatch
 from narrows.flows.casefile import load_case
 from narrows.flows.client_settings import without_heartbeat
 from narrows.flows.dead_runs import crash_dead_runs, docket_tag
-from narrows.flows.judging import Found, judge
+from narrows.flows.found import Found
+from narrows.flows.judging import judge
 from narrows.flows.launching import LaunchCancelledError
 from narrows.flows.local_launcher import LocalLauncher
 from narrows.flows.postmortem import page, write_postmortem
@@ -49,9 +50,11 @@ def run_on_board(session: Session, case_file: Path, until: Rung | None, server: 
     ended: dict[str, Any] = {}
     crash_dead_runs(session.directory, session.say)
     with _put(_session, session), _put(_page, server.ui_url), _put(_ended, ended), tags(*tags_of(session)):
-        investigate(str(case_file), until=until.number if until else None, return_state=True)
+        state = investigate(str(case_file), until=until.number if until else None, return_state=True)
     if "error" in ended:
         raise ended["error"]
+    if "stop" not in ended:
+        state.result()  # raises what nobody foresaw
     stop: Stop = ended["stop"]
     return stop
 
@@ -195,30 +198,37 @@ def climb(rung: str) -> State[Any]:
 
 
 def _take_steps(session: Session, rung: Rung) -> None:
+    before = len(session.docket)
     while True:
         step = next_step(session.case, session.docket)
         if isinstance(step, (Stop, Ask)) or step.rung is not rung:
             return
         _step(session, step)
+        if isinstance(step, Register):
+            _declare(session, rung, before)
+
+
+def _declare(session: Session, rung: Rung, before: int) -> None:
+    """What this run of the rung put on record, on its page before anything runs."""
+    new = [entry.body["id"] for entry in session.docket.entries[before:] if entry.kind is Kind.REGISTERED]
+    text = registered_markdown(session.state.registrations[number] for number in new)
+    key = page_key("registered", f"{session.case.name}-{rung.number}")
+    show_page(key, text, "registered before anything could judge it")
 
 
 def _step(session: Session, step: Step) -> None:
-    if isinstance(step, Register):
+    if isinstance(step, (Register, Skip)):
         engine.perform(session, step)
-        key = page_key("registered", f"{session.case.name}-{step.rung.number}")
-        show_page(key, registered_markdown(session.state, step.rung), "registered before anything could judge it")
     elif isinstance(step, Launch):
         state = experiment(step.experiment.key, step.launch, step, return_state=True)
         if error := (_ended.get() or {}).get("error"):
             raise error
         if session.docket.entries[-1].kind not in (Kind.EVIDENCE, Kind.FAILED):
             state.result()  # raises what kept it from both
-    elif isinstance(step, Judge):
+    else:
+        assert isinstance(step, Judge)
         for found in judge(session, step):
             _record(session, step, found)
-    else:
-        assert isinstance(step, Skip)
-        engine.perform(session, step)
 
 
 @task(task_run_name="{key} launch {launch}", persist_result=False)

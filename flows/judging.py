@@ -4,45 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
+from narrows.flows.found import GIVEN, Found, evidence_file, unable
+from narrows.flows.judging_given import judge_account, judge_given, judge_regression, reconciliation
 from narrows.flows.session import Session
-from narrows.inquiry.accounts import Account
 from narrows.inquiry.codec import plain
 from narrows.inquiry.design import REGRESSED
 from narrows.inquiry.hypotheses import Hypothesis, Registration, Test
 from narrows.inquiry.state import State
 from narrows.inquiry.steps import Judge, Topic
-from narrows.inquiry.verdict import RegressionStatus, Verdict
+from narrows.inquiry.verdict import Verdict
 from narrows.reducers.closing import ClosingVerdict, closing_test, unchanged
-from narrows.reducers.comparison import RegressionResult, ScopeResult, confirm_regression, judge_scope, needs_more
+from narrows.reducers.comparison import ScopeResult, judge_scope, needs_more
 from narrows.reducers.curves import CurvePattern, compare_curves
 from narrows.reducers.durability import drift_changes, tail_changes
 from narrows.reducers.estimates import estimate, interval_ms
-from narrows.reducers.numerator import NumeratorResult, NumeratorVerdict, Work, judge_numerator
-from narrows.reducers.reconcile import Shape, reconcile
-from narrows.reducers.shares import SCREENING_PAIRS, judge_share
-
-GIVEN = "given"
-COVERAGE_NEEDED = 0.95
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What one judgement says. ``wanted_pairs`` set: not decided, go on to so many pairs. ``file`` is the evidence."""
-
-    hypothesis: str | None = None
-    verdict: Verdict | None = None
-    effect_ms: float | None = None
-    interval_ms: tuple[float, float] | None = None
-    reason: str = ""
-    numbers: dict[str, Any] = field(default_factory=dict)
-    findings: dict[str, dict[str, Any]] = field(default_factory=dict)
-    wanted_pairs: int | None = None
-    pairs: int = 0
-    file: str = "evidence/given.json"
+from narrows.reducers.shares import SCREENING_PAIRS
 
 
 def judge(session: Session, step: Judge) -> list[Found]:
@@ -50,19 +30,19 @@ def judge(session: Session, step: Judge) -> list[Found]:
     state = session.state
     registrations = [state.registrations[one] for one in step.hypotheses]
     if step.topic is Topic.GIVEN:
-        return _given(session, registrations)
+        return judge_given(session, registrations)
     if step.topic is Topic.RECONCILIATION:
         # The reading first: once the verdicts stand, nobody would ask for it again after a kill.
-        return [_reconciliation(session), *(_account(session, one) for one in registrations)]
+        return [reconciliation(session), *(judge_account(session, one) for one in registrations)]
     assert step.experiment is not None
     name = step.experiment
     if not state.evidence.get(name):
-        return [_unable(one, _why_missing(state, name), name) for one in registrations]
+        return [unable(one, _why_missing(state, name), name) for one in registrations]
     evidence = session.evidence(name)
     if evidence["confounded"]:
         fields = ", ".join(evidence["confounded"])
         why = f"confounded: the arms also differ in {fields}, which they do not declare; make these equal and run again"
-        return [_unable(one, why, name) for one in registrations]
+        return [unable(one, why, name) for one in registrations]
     return [_TESTS[one.hypothesis.test](session, one, evidence) for one in registrations]
 
 
@@ -72,157 +52,6 @@ def _why_missing(state: State, experiment: str) -> str:
         return f"not run: {answer.get('by')} declined it" + (f" ({answer['reason']})" if answer.get("reason") else "")
     failures = state.failures.get(experiment) or [{}]
     return f"could not be run: {failures[-1].get('reason', 'no evidence came back')}"
-
-
-def _unable(one: Registration, why: str, experiment: str) -> Found:
-    return Found(hypothesis=one.id, verdict=Verdict.INCONCLUSIVE, reason=why, file=f"evidence/{experiment}.json")
-
-
-def _file(hypothesis: Hypothesis) -> str:
-    return f"evidence/{hypothesis.experiment}.json" if hypothesis.experiment else f"evidence/{GIVEN}.json"
-
-
-def _given(session: Session, registrations: list[Registration]) -> list[Found]:
-    evidence = session.evidence(GIVEN)
-    manifest = {
-        "differences": evidence["manifest_differences"],
-        "runs": {arm: [run["path"] for run in one["runs"]] for arm, one in evidence["arms"].items()},
-    }
-    found = [Found(findings={"manifest": manifest})]
-    for one in registrations:
-        test = _regression if one.hypothesis.test is Test.REGRESSION else _numerator
-        found.append(test(session, one, evidence))
-    return found
-
-
-def _regression(session: Session, one: Registration, evidence: dict[str, Any]) -> Found:
-    d = evidence["difference"]["step_ms"]
-    margin = float(session.state.opened["margin_ms"])
-    if not d:
-        return _unable(one, "no unit of one arm has a partner in the other", GIVEN)
-    result = confirm_regression(d, margin, one.hypothesis.alpha)
-    names = {RegressionStatus.CONFIRMED: Verdict.SUPPORTED, RegressionStatus.NONE: Verdict.REJECTED}
-    return Found(
-        hypothesis=one.id,
-        verdict=names.get(result.verdict, Verdict.INCONCLUSIVE),
-        effect_ms=result.effect_ms,
-        interval_ms=result.interval_ms,
-        reason=result.reason,
-        numbers={"pairs": len(d), "margin_ms": margin, "sign_flip_p": result.sign_flip_p},
-        findings={"reference": _reference(evidence, result, one.hypothesis)},
-        file=_file(one.hypothesis),
-        pairs=len(d),
-    )
-
-
-def _reference(evidence: dict[str, Any], result: RegressionResult, hypothesis: Hypothesis) -> dict[str, Any]:
-    healthy, regressed = (arm["step_ms"] for arm in evidence["arms"].values())
-    return {
-        "delta_ms": result.effect_ms,
-        "d_ms": evidence["difference"]["step_ms"],
-        "interval_ms": list(result.interval_ms) if result.interval_ms else None,
-        "healthy_ms": healthy,
-        "regressed_ms": regressed,
-        "margin_ms": result.margin_ms,
-        "tested": result.pairs_used >= SCREENING_PAIRS,
-        "statistic": evidence["statistic"],
-        "status": result.verdict.value,
-        "basis": hypothesis.basis.value,
-    }
-
-
-def _numerator(session: Session, one: Registration, evidence: dict[str, Any]) -> Found:
-    healthy, regressed = evidence["arms"].values()
-    delta = fmean(evidence["difference"]["step_ms"])
-    compute = float(healthy["accounts"]["rank_mean"]["compute"])
-    change = fmean(evidence["difference"]["accounts"]["rank_mean"]["compute"])
-    if compute <= 0 or not healthy["work"]:
-        return _unable(one, "the runs carry no work counters, or no compute time, to compare", GIVEN)
-    result = judge_numerator(
-        _work(healthy), _work(regressed), compute_ms=compute, compute_change_ms=change, delta_ms=delta
-    )
-    margin = float(session.state.opened["margin_ms"])
-    explains = result.verdict is NumeratorVerdict.NUMERATOR and delta > margin
-    return Found(
-        hypothesis=one.id,
-        verdict=Verdict.SUPPORTED if explains else Verdict.REJECTED,
-        effect_ms=result.pi_num_ms if explains else None,
-        reason=result.sentence,
-        numbers={"status": result.verdict.value}
-        | ({} if result.verdict is NumeratorVerdict.DISTRIBUTION else {"share": result.explained_share}),
-        findings={"numerator": _numerator_finding(result)},
-    )
-
-
-def _work(arm: dict[str, Any]) -> Work:
-    # Bytes on the wire are work of the link, not of the kernels; they stay in the evidence.
-    counters = {name: one for name, one in arm["work"].items() if name not in ("payload_bytes", "collectives")}
-    return Work(
-        total={name: one["total"] for name, one in counters.items() if "total" in one},
-        max_rank={name: one["max"] for name, one in counters.items() if "max" in one},
-    )
-
-
-def _numerator_finding(result: NumeratorResult) -> dict[str, Any]:
-    changed = [change for change in result.changes if change.aggregate == "total"]
-    return {
-        "changed": bool(changed),
-        "verdict": result.verdict.value,
-        "counters": {
-            f"{change.counter} ({change.aggregate})": {
-                "healthy": change.healthy, "regressed": change.regressed, "ratio": change.factor,
-            }
-            for change in result.changes
-        },
-        "counter": result.counter,
-        "pi_ms": result.pi_num_ms,
-        "share": result.explained_share,
-        "sentence": result.sentence,
-    }  # fmt: skip
-
-
-def _account(session: Session, one: Registration) -> Found:
-    hypothesis, name = one.hypothesis, _reference_evidence(session)
-    evidence = session.evidence(name)
-    assert hypothesis.account is not None
-    changes = evidence["difference"]["accounts"][hypothesis.ledger.value][hypothesis.account.value]
-    result = judge_share(
-        changes, evidence["difference"]["step_ms"], hypothesis.account.value, rho=hypothesis.rho, alpha=hypothesis.alpha
-    )
-    verdict, reason = result.verdict, result.reason
-    coverage = evidence["coverage"]
-    if coverage is not None and coverage < COVERAGE_NEEDED and hypothesis.account in (Account.TRANSFER, Account.SKEW):
-        verdict, reason = Verdict.INCONCLUSIVE, f"{reason}; only {coverage:.0%} of the collective time could be matched"
-    return Found(
-        hypothesis=one.id,
-        verdict=verdict,
-        effect_ms=result.change_ms,
-        interval_ms=result.interval_ms,
-        reason=reason,
-        numbers={"share": result.share, "pairs": result.pairs_used, "ledger": hypothesis.ledger.value},
-        file=f"evidence/{name}.json",
-        pairs=result.pairs_used,
-    )
-
-
-def _reference_evidence(session: Session) -> str:
-    """The measurement that the loss is taken from: the repeated one where there is one."""
-    again = session.state.hypothesis("regression:again")
-    used = again is not None and again.experiment is not None and session.state.evidence.get(again.experiment)
-    return str(again.experiment) if again is not None and used else GIVEN
-
-
-def _reconciliation(session: Session) -> Found:
-    case, name = session.case, _reference_evidence(session)
-    shape = Shape(
-        nodes=case.cluster.nodes,
-        ranks_per_node=case.cluster.ranks_per_node,
-        hosts=tuple(host for host, ranks in case.full_placement.hosts for _ in ranks),
-        scopes=case.scopes(),
-    )
-    return Found(
-        findings={"reconciliation": plain(reconcile(session.evidence(name), shape))}, file=f"evidence/{name}.json"
-    )
 
 
 def _reference_pairs(session: Session) -> list[float]:
@@ -239,16 +68,21 @@ def _against_prediction(
     """The three-outcome rule at the boundary of ``rho`` times the registered prediction, with its looks."""
     hypothesis = one.hypothesis
     if not ds:
-        return _unable(one, "no pair was completed", hypothesis.experiment or GIVEN)
+        return unable(one, "no pair was completed", hypothesis.experiment or GIVEN)
     result = judge_scope(
-        ds, _reference_pairs(session), rho=hypothesis.rho, alpha=hypothesis.alpha, looks=hypothesis.looks,
-        predicted_ms=hypothesis.pi_ms, order=order,
-    )  # fmt: skip
+        ds,
+        _reference_pairs(session),
+        rho=hypothesis.rho,
+        alpha=hypothesis.alpha,
+        looks=hypothesis.looks,
+        predicted_ms=hypothesis.pi_ms,
+        order=order,
+    )
     wanted = needs_more(result, hypothesis.looks)
     limit = max(hypothesis.looks)
     if wanted is not None and wanted <= limit and len(ds) < wanted and _can_grow(session, hypothesis):
         return Found(
-            hypothesis=one.id, reason=result.reason, wanted_pairs=wanted, pairs=len(ds), file=_file(hypothesis)
+            hypothesis=one.id, reason=result.reason, wanted_pairs=wanted, pairs=len(ds), file=evidence_file(hypothesis)
         )
     return Found(
         hypothesis=one.id,
@@ -257,7 +91,7 @@ def _against_prediction(
         interval_ms=result.interval_ms,
         reason=result.reason + notes,
         numbers=_scope_numbers(result),
-        file=_file(hypothesis),
+        file=evidence_file(hypothesis),
         pairs=result.pairs_used,
     )
 
@@ -272,8 +106,21 @@ def _can_grow(session: Session, hypothesis: Hypothesis) -> bool:
 
 
 def _scope_numbers(result: ScopeResult) -> dict[str, Any]:
-    keep = ("look", "pairs_used", "kappa", "predicted_ms", "boundary_ms", "ratio", "sublabel", "sign_flip_p",
-            "order_effect", "order_effect_ms", "reference_described", "reference_weak", "vetoed")  # fmt: skip
+    keep = (
+        "look",
+        "pairs_used",
+        "kappa",
+        "predicted_ms",
+        "boundary_ms",
+        "ratio",
+        "sublabel",
+        "sign_flip_p",
+        "order_effect",
+        "order_effect_ms",
+        "reference_described",
+        "reference_weak",
+        "vetoed",
+    )
     values = asdict(result)
     return {name: plain(values[name]) for name in keep if values[name] is not None}
 
@@ -295,9 +142,15 @@ def _unchanged(_session: Session, one: Registration, evidence: dict[str, Any]) -
     values = evidence["difference"]["accounts"][hypothesis.ledger.value][hypothesis.account.value]
     result = unchanged(values, hypothesis.tau_close * abs(hypothesis.pi_ms), hypothesis.alpha)
     return Found(
-        hypothesis=one.id, verdict=result.verdict, effect_ms=result.change_ms, interval_ms=result.interval_ms,
-        reason=result.reason, numbers={"margin_ms": result.margin_ms}, file=_file(hypothesis), pairs=len(values),
-    )  # fmt: skip
+        hypothesis=one.id,
+        verdict=result.verdict,
+        effect_ms=result.change_ms,
+        interval_ms=result.interval_ms,
+        reason=result.reason,
+        numbers={"margin_ms": result.margin_ms},
+        file=evidence_file(hypothesis),
+        pairs=len(values),
+    )
 
 
 def _closing(_session: Session, one: Registration, evidence: dict[str, Any]) -> Found:
@@ -308,9 +161,14 @@ def _closing(_session: Session, one: Registration, evidence: dict[str, Any]) -> 
     step = _gain(evidence, evidence["difference"]["step_ms"])
     exposed = [sum(gains[account.value][at] for account in hypothesis.allowed_newly_exposed) for at in range(len(step))]
     result = closing_test(
-        step, gains[hypothesis.account.value], exposed, tau=hypothesis.tau_close, rho=hypothesis.rho,
-        alpha=hypothesis.alpha, name=hypothesis.account.value,
-    )  # fmt: skip
+        step,
+        gains[hypothesis.account.value],
+        exposed,
+        tau=hypothesis.tau_close,
+        rho=hypothesis.rho,
+        alpha=hypothesis.alpha,
+        name=hypothesis.account.value,
+    )
     verdicts = {ClosingVerdict.CLOSED: Verdict.SUPPORTED, ClosingVerdict.PARTIAL: Verdict.INCONCLUSIVE}
     status = "unsupported" if result.verdict is ClosingVerdict.NO_EFFECT else result.verdict.value
     return Found(
@@ -328,7 +186,7 @@ def _closing(_session: Session, one: Registration, evidence: dict[str, Any]) -> 
             "gap_interval_ms": result.gap_interval_ms,
             "accounts": {name: {"change_ms": fmean(v), "interval_ms": _interval(v)} for name, v in gains.items()},
         },
-        file=_file(hypothesis),
+        file=evidence_file(hypothesis),
         pairs=len(step),
     )
 
@@ -356,7 +214,7 @@ def _swap(session: Session, one: Registration, evidence: dict[str, Any]) -> Foun
 def _curve(_session: Session, one: Registration, evidence: dict[str, Any]) -> Found:
     healthy, regressed = (arm["post_barrier_us"] for arm in evidence["arms"].values())
     if len(healthy) < SCREENING_PAIRS:
-        return _unable(one, f"{len(healthy)} pairs are too few for a curve", one.hypothesis.experiment or GIVEN)
+        return unable(one, f"{len(healthy)} pairs are too few for a curve", one.hypothesis.experiment or GIVEN)
     result = compare_curves(evidence["sizes_bytes"], healthy, regressed, alpha=one.hypothesis.alpha)
     steeper = result.pattern in (CurvePattern.BANDWIDTH, CurvePattern.BOTH) and result.bandwidth.ratio > 1
     return Found(
@@ -369,7 +227,7 @@ def _curve(_session: Session, one: Registration, evidence: dict[str, Any]) -> Fo
             "latency_ratio": result.latency.ratio,
             "sizes": [plain(size) for size in result.sizes],
         },
-        file=_file(one.hypothesis),
+        file=evidence_file(one.hypothesis),
         pairs=result.pairs_used,
     )
 
@@ -382,7 +240,7 @@ def _scale_up(session: Session, one: Registration, evidence: dict[str, Any]) -> 
     """The improvement, and beside it what must not change: the useful work and the loss."""
     problem = _unequal(evidence)
     if problem:
-        return Found(hypothesis=one.id, verdict=Verdict.REJECTED, reason=problem, file=_file(one.hypothesis))
+        return Found(hypothesis=one.id, verdict=Verdict.REJECTED, reason=problem, file=evidence_file(one.hypothesis))
     notes = "; the same work and the same loss"
     return _against_prediction(
         session, one, _gain(evidence, evidence["difference"]["step_ms"]), evidence["order"], notes
@@ -409,22 +267,31 @@ def _soak(session: Session, one: Registration, evidence: dict[str, Any]) -> Foun
     if found.verdict is not Verdict.SUPPORTED or len(tails) < 2:
         return found
     tail, drift = estimate(tails), estimate(late)
-    numbers = found.numbers | {"tail_gain_ms": tail.mean, "tail_interval_ms": [tail.lower, tail.upper],
-                               "drift_ms": drift.mean, "drift_interval_ms": [drift.lower, drift.upper]}  # fmt: skip
+    numbers = found.numbers | {
+        "tail_gain_ms": tail.mean,
+        "tail_interval_ms": [tail.lower, tail.upper],
+        "drift_ms": drift.mean,
+        "drift_interval_ms": [drift.lower, drift.upper],
+    }
     bound = one.hypothesis.rho * abs(one.hypothesis.pi_ms or 0.0)
     worse = tail.upper < 0
     fades = drift.upper < -bound
     verdict = Verdict.REJECTED if worse or fades else Verdict.SUPPORTED
     said = f"the slowest tenth of the steps gained {interval_ms(tail.mean, tail.lower, tail.upper)}"
     return Found(
-        hypothesis=one.id, verdict=verdict, effect_ms=found.effect_ms, interval_ms=found.interval_ms,
-        reason=f"{found.reason}; {said}" + ("; the gain fades within the run" if fades else ""), numbers=numbers,
-        file=found.file, pairs=found.pairs,
-    )  # fmt: skip
+        hypothesis=one.id,
+        verdict=verdict,
+        effect_ms=found.effect_ms,
+        interval_ms=found.interval_ms,
+        reason=f"{found.reason}; {said}" + ("; the gain fades within the run" if fades else ""),
+        numbers=numbers,
+        file=found.file,
+        pairs=found.pairs,
+    )
 
 
 _TESTS: dict[Test, Callable[[Session, Registration, dict[str, Any]], Found]] = {
-    Test.REGRESSION: _regression,
+    Test.REGRESSION: judge_regression,
     Test.SCOPE: _scope,
     Test.CONTROL: _scope,
     Test.PERTURBATION: _perturbation,

@@ -133,13 +133,14 @@ def _plan_file(experiment: Experiment, folder: Path, arms: dict[str, Arm], segme
 
 def _restart(experiment: Experiment, folder: Path, arm: Arm, pair: int) -> Job:
     run = folder / arm.name
-    where = _own_hosts(experiment.placement, arm.ranks)
     if experiment.program in BUILTIN:
-        segment = _segment(experiment, 0, replace(arm, ranks=tuple(range(where.world_size))), pair)
+        where, active = _own_hosts(experiment.placement, arm.ranks)
+        segment = _segment(experiment, 0, replace(arm, ranks=active), pair)
         plan = _plan_file(experiment, folder, {arm.name: arm}, [segment])
         argv: tuple[str, ...] = ("-m", f"narrows.experiments.{experiment.program}", "--plan", str(plan))
         env: dict[str, str] = {}
     else:
+        where = _own_ranks(experiment.placement, arm.ranks)
         argv = (experiment.program, *experiment.args, *arm.args)
         env = {**recording_environment(run), **arm.env}
     seconds = experiment.steps * experiment.expected_step_s
@@ -147,8 +148,16 @@ def _restart(experiment: Experiment, folder: Path, arm: Arm, pair: int) -> Job:
     return Job(plan=plan_of_launch, runs={arm.name: run}, pairs=(pair,))
 
 
-def _own_hosts(placement: Placement, ranks: tuple[int, ...]) -> Placement:
-    """The hosts that hold ``ranks``, with these ranks numbered anew; all of them when ``ranks`` is empty."""
+def _own_hosts(placement: Placement, ranks: tuple[int, ...]) -> tuple[Placement, tuple[int, ...]]:
+    """The hosts that hold some of ``ranks``, whole, so that local ranks stay; and the new numbers of ``ranks``."""
+    hosts = [(host, members) for host, members in placement.hosts if not ranks or set(members) & set(ranks)]
+    number = {rank: at for at, rank in enumerate(rank for _, members in hosts for rank in members)}
+    own = Placement(hosts=tuple((host, tuple(number[rank] for rank in members)) for host, members in hosts))
+    return own, tuple(number[rank] for rank in ranks or number)
+
+
+def _own_ranks(placement: Placement, ranks: tuple[int, ...]) -> Placement:
+    """The hosts that hold ``ranks``, with these ranks alone, numbered anew; all of them when ``ranks`` is empty."""
     if not ranks:
         return placement
     counts = {host: len(set(members) & set(ranks)) for host, members in placement.hosts}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from narrows.inquiry import ladder, proposals
+from narrows.inquiry import changes, ladder, proposals
 from narrows.inquiry.case import Case
 from narrows.inquiry.codec import SCHEMA
 from narrows.inquiry.docket import Docket
@@ -40,8 +40,8 @@ def conclude(state: State) -> Conclusion:
     named = bool(first) or perturbed == Verdict.SUPPORTED.value
     mechanism, culprit = _cause(state) if named else (None, NOBODY)
     account = proposals.leading_account(state) if named else None
-    if named and ladder.numerator_explains(state):
-        account = ladder.RESTORE_WORK.account
+    if named and changes.numerator_explains(state):
+        account = changes.RESTORE_WORK.account
     return Conclusion(
         regression=status,
         numerator_changed=numerator,
@@ -55,7 +55,7 @@ def conclude(state: State) -> Conclusion:
 
 
 def _cause(state: State) -> tuple[str | None, dict[str, Any]]:
-    if ladder.numerator_explains(state):
+    if changes.numerator_explains(state):
         return "numerator", {"kind": "all", "members": []}
     culprit = state.reconciliation.get("culprit") or NOBODY
     if state.verdict("swap:data") is Verdict.SUPPORTED and state.verdict("swap:hardware") is Verdict.REJECTED:
@@ -72,7 +72,7 @@ def _perturbation(state: State) -> str:
 
 
 def _closing(state: State) -> str:
-    chosen = ladder.supported_play(state)
+    chosen = changes.supported_play(state)
     found = state.judgement(f"closing:{chosen}") if chosen else None
     return str(found.numbers.get("status", ClosingStatus.PARTIAL.value)) if found else ClosingStatus.NOT_RUN.value
 

@@ -15,8 +15,7 @@ ANALYSIS_VERSION = "narrows-1"
 
 EXCLUSION_RULES = (
     "a launch that did not end well is left out whole, with all of its pairs",
-    "on an emulated device, a step in which the host stalled (a residual above 1 ms on some rank) is left out, "
-    "together with the step of the same batch in the other arm",
+    "on an emulated device, a step with a residual above 1 ms on some rank is left out, in both arms alike",
 )
 """Rules that do not look at the arms; how many steps they took is in the evidence."""
 

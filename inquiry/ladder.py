@@ -12,9 +12,10 @@ from dataclasses import replace
 from narrows.inquiry import plans, proposals
 from narrows.inquiry.accounts import ACCOUNTS, Account
 from narrows.inquiry.case import Case
+from narrows.inquiry.changes import RESTORE_WORK, base_scope, numerator_explains, plays, scaled, supported_play
 from narrows.inquiry.design import ArmKind, Experiment, Mode
 from narrows.inquiry.docket import Docket
-from narrows.inquiry.hypotheses import Hypothesis, Ledger
+from narrows.inquiry.hypotheses import Hypothesis
 from narrows.inquiry.playbook import Play
 from narrows.inquiry.scopes import SCOPE_RUNGS, Rung, Scope
 from narrows.inquiry.state import State
@@ -29,16 +30,6 @@ REFERENCE_PAIRS = 8
 
 RESTART_PAIRS = 2
 """Restarts are recorded one quadruple at a time, so that a killed investigation loses no more than that."""
-
-RESTORE_WORK = Play(
-    id="restore-work",
-    mechanism="numerator",
-    account=Account.COMPUTE,
-    ledger=Ledger.RANK_MEAN,
-    claim="With the healthy run's work restored, the step is as fast as it was",
-    mitigation=False,
-    rollback="Put the changed work settings back to the regressed run's values.",
-)
 
 
 def next_step(case: Case, docket: Docket) -> Step:
@@ -84,18 +75,6 @@ def stop_reason(state: State) -> StopReason:
     return StopReason.NOT_CLOSED if state.first_scope or supported_play(state) else StopReason.NOT_REPRODUCED
 
 
-def supported_play(state: State) -> str | None:
-    """The id of the first perturbation that was supported."""
-    for key in state.ids:
-        if key.startswith("perturbation:") and state.verdict(key) is Verdict.SUPPORTED:
-            return key.partition(":")[2]
-    return None
-
-
-def numerator_explains(state: State) -> bool:
-    return state.verdict("numerator") is Verdict.SUPPORTED
-
-
 def pursue(
     case: Case,
     state: State,
@@ -136,11 +115,12 @@ def _launch(case: Case, state: State, rung: Rung, experiment: Experiment, first:
     left = case.budget.device_hours - state.device_hours
     approved = state.answers.get(experiment.key, {}).get("decision") == "approve"
     if not approved and (cost > case.budget.ask_above_device_hours or cost > left):
+        where = ", ".join(experiment.placement.names)
         over = f"more than the {left:.3g} left of the budget" if cost > left else "above the ask line"
         return Ask(
             rung=rung,
             gate=experiment.key,
-            question=f"Run {experiment.key} on {', '.join(experiment.placement.names)}: {cost:.3g} device-hours, {over}",
+            question=f"Run {experiment.key} on {where}: {cost:.3g} device-hours, {over}",
             device_hours=cost,
         )
     return Launch(
@@ -241,43 +221,11 @@ def _beside(case: Case, state: State, scope: Scope, experiment: Experiment) -> S
     return None
 
 
-def plays(case: Case, state: State) -> list[Play]:
-    """The changes that fit the leading mechanism: the case's own first, then the playbook's."""
-    mechanism = state.mechanism or ""
-    account = proposals.leading_account(state) or Account.COMPUTE
-    found = []
-    if case.workload.perturbed is not None:
-        found.append(
-            Play(
-                id="case",
-                mechanism=mechanism,
-                account=account,
-                ledger=proposals.account_view(account),
-                claim="The change that the case file names gives the step back",
-                mitigation=True,
-                rollback="Remove the change that the case file names under workload.perturbed.",
-            )
-        )
-    regressed = {**case.workload.config, **case.workload.regressed.config}
-    for play in case.playbook:
-        fits = play.mechanism == mechanism and (not play.programs or case.workload.program in play.programs)
-        changes = play.placement is not None or any(regressed.get(key) != value for key, value in play.config.items())
-        if fits and changes:
-            found.append(play)
-    return found
-
-
-def _base_scope(case: Case, state: State) -> Scope | None:
-    if state.first_scope or case.workload.kind is not ArmKind.HISTORICAL:
-        return state.first_scope
-    return next((one for one in case.scopes() if proposals.kappa(state, one) > 0), None)
-
-
 def _perturbation(case: Case, state: State) -> Step | None:
     rung = Rung.PERTURBATION
     if skip := _not_pursued(state, rung):
         return skip
-    scope = _base_scope(case, state)
+    scope = base_scope(case, state)
     if scope is None:
         return Skip(rung=rung, reason="the loss was not reproduced, so there is nothing to perturb")
     if numerator_explains(state) and "perturbation:restore-work" in state.ids:
@@ -348,7 +296,7 @@ def _scale_up(case: Case, state: State) -> Step | None:
     play = _mitigating(case, state, Rung.SCALE_UP)
     if isinstance(play, Skip):
         return play
-    first = _base_scope(case, state) or case.full_scope
+    first = base_scope(case, state) or case.full_scope
     larger = [one for one in case.scopes() if one > first]
     if not larger:
         return Skip(rung=Rung.SCALE_UP, reason=f"{first.words} is the full scale already")
@@ -356,32 +304,22 @@ def _scale_up(case: Case, state: State) -> Step | None:
         experiment = plans.perturb(case, state, play, scope, Rung.SCALE_UP, f"{play.id}-{scope.value}")
         if experiment is None:
             return Skip(rung=Rung.SCALE_UP, reason="the cluster has no spare host for it")
-        pi, source = _scaled(state, first, scope)
+        pi, source = scaled(state, first, scope)
         step = pursue(case, state, Rung.SCALE_UP, [proposals.scale_up(case, play, experiment, pi, source)], experiment)
         if step is not None:
             return step
     return None
 
 
-def _scaled(state: State, first: Scope, scope: Scope) -> tuple[float, str]:
-    """The improvement expected at ``scope``: what was gained at the first scope, scaled by the mechanism."""
-    gained = state.judgement(f"perturbation:{supported_play(state)}")
-    assert gained is not None
-    assert gained.effect_ms is not None
-    here, there = proposals.kappa(state, first), proposals.kappa(state, scope)
-    ratio = there / here if here > 0 else 1.0
-    return gained.effect_ms * ratio, f"the improvement at {first.words} x {ratio:.3g}"
-
-
 def _soak(case: Case, state: State) -> Step | None:
     play = _mitigating(case, state, Rung.SOAK)
     if isinstance(play, Skip):
         return play
-    first = _base_scope(case, state) or case.full_scope
+    first = base_scope(case, state) or case.full_scope
     short = plans.perturb(case, state, play, case.full_scope, Rung.SOAK, "soak")
     if short is None:
         return Skip(rung=Rung.SOAK, reason="the cluster has no spare host for it")
-    pi, source = _scaled(state, first, case.full_scope)
+    pi, source = scaled(state, first, case.full_scope)
     longer = plans.soak(case, short)
     return pursue(case, state, Rung.SOAK, [proposals.soak(case, play, longer, pi, source)], longer)
 

@@ -59,9 +59,35 @@ def _parts(case: Case, state: State, scope: Scope) -> tuple[Placement, tuple[int
     return case.full_placement, tuple(range(case.world_size))
 
 
-def _base(case: Case, state: State, *, rung: Rung, scope: Scope, key: str, where: Placement, before: Arm, after: Arm, mode: Mode,
-          differs: tuple[str, ...]) -> Experiment:  # fmt: skip
+def _seat(case: Case, state: State) -> int:
+    """The local rank of a slow rank: on another local rank of its host a built-in program finds another device."""
+    if state.mechanism != "slow_rank" or not case.workload.builtin:
+        return 0
+    return _parts(case, state, Scope.ONE_RANK)[1][0] % case.cluster.ranks_per_node
+
+
+def _seated(arm: Arm, where: Placement, seat: int) -> Arm:
+    """The arm, which has one rank on each host of ``where``, with local rank ``seat`` taking part on each instead."""
+    return replace(arm, ranks=tuple(rank * (seat + 1) + seat for rank in arm.ranks or range(where.world_size)))
+
+
+def _base(
+    case: Case,
+    state: State,
+    *,
+    rung: Rung,
+    scope: Scope,
+    key: str,
+    where: Placement,
+    before: Arm,
+    after: Arm,
+    mode: Mode,
+    differs: tuple[str, ...],
+) -> Experiment:
     judging = case.judging
+    if scope is Scope.ONE_RANK and (seat := _seat(case, state)):
+        before, after = (_seated(arm, where, seat) for arm in (before, after))
+        where = placement(where.names, seat + 1)
     return Experiment(
         key=key,
         rung=rung,
@@ -123,14 +149,33 @@ def _join(before: Placement, after: Placement) -> tuple[Placement, tuple[int, ..
     return whole, of(before), of(after)
 
 
-def node_set(case: Case, state: State, *, rung: Rung, scope: Scope, key: str, before: Placement, after: Placement,
-             parts: tuple[int, ...], names: tuple[str, str], spec: ArmSpec) -> Experiment:  # fmt: skip
+def node_set(
+    case: Case,
+    state: State,
+    *,
+    rung: Rung,
+    scope: Scope,
+    key: str,
+    before: Placement,
+    after: Placement,
+    parts: tuple[int, ...],
+    names: tuple[str, str],
+    spec: ArmSpec,
+) -> Experiment:
     """The same parts on two sets of hosts, never at the same time. Only the hosts differ."""
     whole, first, second = _join(before, after)
     return _base(
-        case, state, rung=rung, scope=scope, key=key, where=whole, mode=Mode.NODE_SET, differs=("placement", "hosts", "groups"),
-        before=_arm(names[0], spec, parts, first), after=_arm(names[1], spec, parts, second),
-    )  # fmt: skip
+        case,
+        state,
+        rung=rung,
+        scope=scope,
+        key=key,
+        where=whole,
+        mode=Mode.NODE_SET,
+        differs=("placement", "hosts", "groups"),
+        before=_arm(names[0], spec, parts, first),
+        after=_arm(names[1], spec, parts, second),
+    )
 
 
 def _mirror(case: Case, where: Placement) -> Placement:
@@ -147,14 +192,29 @@ def at_scope(case: Case, state: State, scope: Scope, rung: Rung | None = None) -
     work = case.workload
     if work.kind is ArmKind.PLACEMENT:
         return node_set(
-            case, state, rung=rung, scope=scope, key=key, before=_mirror(case, where), after=where, parts=parts,
-            names=(HEALTHY, REGRESSED), spec=work.regressed,
-        )  # fmt: skip
+            case,
+            state,
+            rung=rung,
+            scope=scope,
+            key=key,
+            before=_mirror(case, where),
+            after=where,
+            parts=parts,
+            names=(HEALTHY, REGRESSED),
+            spec=work.regressed,
+        )
     return _base(
-        case, state, rung=rung, scope=scope, key=key, where=where, mode=case.judging.mode,
-        before=_arm(HEALTHY, work.healthy, parts), after=_arm(REGRESSED, work.regressed, parts),
+        case,
+        state,
+        rung=rung,
+        scope=scope,
+        key=key,
+        where=where,
+        mode=case.judging.mode,
+        before=_arm(HEALTHY, work.healthy, parts),
+        after=_arm(REGRESSED, work.regressed, parts),
         differs=differing(work.healthy, work.regressed),
-    )  # fmt: skip
+    )
 
 
 def control(case: Case, state: State, scope: Scope) -> Experiment | None:
@@ -172,19 +232,33 @@ def control(case: Case, state: State, scope: Scope) -> Experiment | None:
         if not others:
             return None
         return node_set(
-            case, state, rung=SCOPE_RUNGS[scope], scope=scope, key=key, before=good, after=placement((others[0],), width),
-            parts=parts, names=(HEALTHY, CONTROL), spec=work.regressed,
-        )  # fmt: skip
+            case,
+            state,
+            rung=SCOPE_RUNGS[scope],
+            scope=scope,
+            key=key,
+            before=good,
+            after=placement((others[0],), width),
+            parts=parts,
+            names=(HEALTHY, CONTROL),
+            spec=work.regressed,
+        )
     inside = [host for host in case.full_hosts if host != suspect]
     if not inside:
         return None
     first = case.full_hosts.index(inside[0]) * case.cluster.ranks_per_node
     return _base(
-        case, state, rung=SCOPE_RUNGS[scope], scope=scope, key=key, where=placement((inside[0],), width),
-        mode=case.judging.mode, before=_arm(HEALTHY, work.healthy, tuple(range(first, first + width))),
+        case,
+        state,
+        rung=SCOPE_RUNGS[scope],
+        scope=scope,
+        key=key,
+        where=placement((inside[0],), width),
+        mode=case.judging.mode,
+        before=_arm(HEALTHY, work.healthy, tuple(range(first, first + width))),
         after=_arm(REGRESSED, work.regressed, tuple(range(first, first + width))),
         differs=differing(work.healthy, work.regressed),
-    )  # fmt: skip
+    )
 
 
 def perturbed_spec(case: Case, play: Play) -> ArmSpec:
@@ -205,20 +279,47 @@ def perturb(case: Case, state: State, play: Play, scope: Scope, rung: Rung, key:
             return None
         suspect = suspect_host(case, state)
         after = Placement(hosts=tuple((free[0] if host == suspect else host, ranks) for host, ranks in where.hosts))
-        return node_set(case, state, rung=rung, scope=scope, key=key, before=where, after=after, parts=parts, names=names,
-                        spec=work.regressed)  # fmt: skip
+        return node_set(
+            case,
+            state,
+            rung=rung,
+            scope=scope,
+            key=key,
+            before=where,
+            after=after,
+            parts=parts,
+            names=names,
+            spec=work.regressed,
+        )
     if play.placement == "colocate":
         if len(where.hosts) < 2:
             return None
         after = placement((where.names[0],), where.world_size)
-        return node_set(case, state, rung=rung, scope=scope, key=key, before=where, after=after, parts=parts, names=names,
-                        spec=work.regressed)  # fmt: skip
+        return node_set(
+            case,
+            state,
+            rung=rung,
+            scope=scope,
+            key=key,
+            before=where,
+            after=after,
+            parts=parts,
+            names=names,
+            spec=work.regressed,
+        )
     spec = work.perturbed if play.id == "case" and work.perturbed else perturbed_spec(case, play)
     return _base(
-        case, state, rung=rung, scope=scope, key=key, where=where, mode=case.judging.mode,
-        before=_arm(REGRESSED, work.regressed, parts), after=_arm(PERTURBED, spec, parts),
+        case,
+        state,
+        rung=rung,
+        scope=scope,
+        key=key,
+        where=where,
+        mode=case.judging.mode,
+        before=_arm(REGRESSED, work.regressed, parts),
+        after=_arm(PERTURBED, spec, parts),
         differs=differing(work.regressed, spec),
-    )  # fmt: skip
+    )
 
 
 def swap(case: Case, state: State) -> Experiment | None:
@@ -232,20 +333,32 @@ def swap(case: Case, state: State) -> Experiment | None:
     other = next(rank for rank in range(case.world_size) if rank != mine)
     spec = case.workload.regressed
     return _base(
-        case, state, rung=Rung.PERTURBATION, scope=Scope.ONE_RANK, key="swap", where=placement((good[0], suspect), 1),
-        mode=Mode.SWITCHBACK, before=_arm("own", spec, (other, mine)), after=_arm("exchanged", spec, (mine, other)),
+        case,
+        state,
+        rung=Rung.PERTURBATION,
+        scope=Scope.ONE_RANK,
+        key="swap",
+        where=placement((good[0], suspect), 1),
+        mode=Mode.SWITCHBACK,
+        before=_arm("own", spec, (other, mine)),
+        after=_arm("exchanged", spec, (mine, other)),
         differs=("shards",),
-    )  # fmt: skip
+    )
 
 
 def message_sizes(scope: Scope, experiment: Experiment) -> Experiment:
     """The operation of the application, outside of it, over message sizes, with the arms of ``experiment``."""
     return replace(
-        experiment, key=f"{scope.value}-curve", program="collective", sizes_bytes=CURVE_SIZES, pairs=6, max_pairs=6,
+        experiment,
+        key=f"{scope.value}-curve",
+        program="collective",
+        sizes_bytes=CURVE_SIZES,
+        pairs=6,
+        max_pairs=6,
         # A sweep can always take turns inside one launch.
         mode=Mode.NODE_SET if experiment.mode is Mode.NODE_SET else Mode.SWITCHBACK,
         expected_step_s=experiment.expected_step_s * len(CURVE_SIZES),
-    )  # fmt: skip
+    )
 
 
 def soak(case: Case, experiment: Experiment) -> Experiment:

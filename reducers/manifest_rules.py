@@ -71,7 +71,8 @@ _SCOPES: dict[DifferenceKind, Scope] = {
 IGNORED = re.compile(
     r"schema|kind|run|name|launch|arm|status|.*_unix_ns|.*monotonic_ns|(.*\.)?pid"
     r"|hosts\..*\.(uptime\w*|time|now|load_\w+|loadavg)"
-    r"|environment\.(MASTER_(PORT|ADDR)|(LOCAL_|GROUP_|ROLE_)?(RANK|NAME)|GROUP_RANK|PID|NARROWS_(RUN_DIR|LAUNCH\w*)"
+    r"|environment\.(MASTER_(PORT|ADDR)|(LOCAL_|GROUP_|ROLE_)?(RANK|NAME)|GROUP_RANK|PID"
+    r"|NARROWS_(RUN_DIR|LAUNCH\w*|JOB_MARK|RECORDING|SINGLE|HOST)"
     r"|TORCHELASTIC_(RUN_ID|ERROR_FILE|RESTART_COUNT)|TORCH_NCCL_DEBUG_INFO\w*|TORCH_FR_DUMP\w*|\w*_PORT"
     r"|SLURM_(JOB_?ID|JOB_NAME|JOB_(START|END)_TIME|STEP\w*|TASK_PID|GTIDS|PROCID|LOCALID|NODEID|LAUNCH\w*"
     r"|SUBMIT\w*|SRUN\w*|TOPOLOGY_ADDR\w*|CONF\w*|PRIO\w*|RLIMIT\w*|UMASK|CLUSTER\w*|WORKING\w*))"

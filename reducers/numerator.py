@@ -224,8 +224,8 @@ def _sentence(
     name = counter.replace("_", " ")
     if verdict is NumeratorVerdict.DISTRIBUTION:
         return (
-            f"the totals are equal, so nothing more is executed; but {name} of the heaviest rank changed by {factor:.3g}x, "
-            "which makes the others wait"
+            f"the totals are equal, so nothing more is executed; but {name} of the heaviest rank changed by "
+            f"{factor:.3g}x, which makes the others wait"
         )
     told = (
         f"{name} changed by {factor:.3g}x, which predicts {pi} ms of compute; {moved} ms were seen of {delta} ms lost"

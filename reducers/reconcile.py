@@ -23,7 +23,7 @@ NEGLIGIBLE_KAPPA = 0.15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What of the cluster the reading needs: how many nodes and ranks, and the regressed run's hosts by rank position."""
+    """What the reading needs of the cluster; ``hosts`` are the regressed run's, by rank position."""
 
     nodes: int
     ranks_per_node: int
@@ -136,11 +136,18 @@ def _communication(lead: Account, shares: dict[str, float], shape: Shape, change
     }
     share = shares[lead.value]
     return Reconciliation(
-        account=lead, mechanism=mechanism, view=account_view(lead), share=share, shares=shares, culprit=culprit, ranks=(),
-        kappa=kappa, kappa_source="ring model: 2(n-1)/n of the buffer, 0 where the group does not cross hosts",
+        account=lead,
+        mechanism=mechanism,
+        view=account_view(lead),
+        share=share,
+        shares=shares,
+        culprit=culprit,
+        ranks=(),
+        kappa=kappa,
+        kappa_source="ring model: 2(n-1)/n of the buffer, 0 where the group does not cross hosts",
         rank_changes_ms=changes,
-        sentence=f"{lead.value} holds {share:.0%} of the loss on the rank that waits least, after the last rank arrived",
-    )  # fmt: skip
+        sentence=f"{lead.value} holds {share:.0%} of the loss on the rank that waits least",
+    )
 
 
 def _ring_share(ranks: int, full: int, *, crosses: bool, scope: Scope) -> float:
@@ -154,19 +161,34 @@ def _ranks_at(scope: Scope, shape: Shape) -> int:
     return min(per_scope.get(scope, shape.nodes * shape.ranks_per_node), shape.nodes * shape.ranks_per_node)
 
 
-def _everywhere(lead: Account, shares: dict[str, float], shape: Shape, changes: tuple[float, ...],
-                movement: dict[str, Any]) -> Reconciliation:  # fmt: skip
+def _everywhere(
+    lead: Account, shares: dict[str, float], shape: Shape, changes: tuple[float, ...], movement: dict[str, Any]
+) -> Reconciliation:
     share = shares[lead.value]
     return Reconciliation(
-        account=lead, mechanism=lead.value, view=account_view(lead), share=share, shares=shares,
-        culprit={"kind": "all", "members": []}, ranks=(), kappa={scope.value: 1.0 for scope in shape.scopes},
-        kappa_source="local to every rank", rank_changes_ms=changes, slowest=movement,
+        account=lead,
+        mechanism=lead.value,
+        view=account_view(lead),
+        share=share,
+        shares=shares,
+        culprit={"kind": "all", "members": []},
+        ranks=(),
+        kappa={scope.value: 1.0 for scope in shape.scopes},
+        kappa_source="local to every rank",
+        rank_changes_ms=changes,
+        slowest=movement,
         sentence=f"{lead.value} holds {share:.0%} of the loss on the critical path, and every rank's own time grew",
-    )  # fmt: skip
+    )
 
 
-def _somewhere(lead: Account, shares: dict[str, float], shape: Shape, changes: tuple[float, ...],
-               movement: dict[str, Any], high: tuple[int, ...]) -> Reconciliation:  # fmt: skip
+def _somewhere(
+    lead: Account,
+    shares: dict[str, float],
+    shape: Shape,
+    changes: tuple[float, ...],
+    movement: dict[str, Any],
+    high: tuple[int, ...],
+) -> Reconciliation:
     whole = [
         host for host in dict.fromkeys(shape.hosts) if all(at in high for at, h in enumerate(shape.hosts) if h == host)
     ]
@@ -178,29 +200,50 @@ def _somewhere(lead: Account, shares: dict[str, float], shape: Shape, changes: t
     # The most changed rank first: a reduced scope that can hold only one of them takes that one.
     ordered = tuple(sorted(high, key=lambda at: -changes[at]))
     return Reconciliation(
-        account=lead, mechanism="slow_host" if by_host else "slow_rank", view=account_view(lead), share=share, shares=shares,
-        culprit=culprit, ranks=ordered, kappa={scope.value: 1.0 for scope in shape.scopes},
-        kappa_source="local to the ranks that carry it, so they are part of every scope", rank_changes_ms=changes,
+        account=lead,
+        mechanism="slow_host" if by_host else "slow_rank",
+        view=account_view(lead),
+        share=share,
+        shares=shares,
+        culprit=culprit,
+        ranks=ordered,
+        kappa={scope.value: 1.0 for scope in shape.scopes},
+        kappa_source="local to the ranks that carry it, so they are part of every scope",
+        rank_changes_ms=changes,
         slowest=movement,
         sentence=f"{lead.value} holds {share:.0%} of the loss on the critical path, and it is the own time of {names}",
-    )  # fmt: skip
+    )
 
 
-def _moving(evidence: dict[str, Any], shares: dict[str, float], shape: Shape, changes: tuple[float, ...],
-            movement: dict[str, Any], delta: float) -> Reconciliation:  # fmt: skip
+def _moving(
+    evidence: dict[str, Any],
+    shares: dict[str, float],
+    shape: Shape,
+    changes: tuple[float, ...],
+    movement: dict[str, Any],
+    delta: float,
+) -> Reconciliation:
     share = shares[Account.SKEW.value]
     kappa, source = _imbalance_kappas(evidence, shape)
     top = movement.get("top_share")
     moves = f"; the slowest rank is the same one in only {top:.0%} of the steps" if top is not None else ""
     return Reconciliation(
-        account=Account.SKEW, mechanism="imbalance", view="rank_mean", share=share, shares=shares,
-        culprit={"kind": "varies", "members": []}, ranks=(), kappa=kappa, kappa_source=source, rank_changes_ms=changes,
+        account=Account.SKEW,
+        mechanism="imbalance",
+        view="rank_mean",
+        share=share,
+        shares=shares,
+        culprit={"kind": "varies", "members": []},
+        ranks=(),
+        kappa=kappa,
+        kappa_source=source,
+        rank_changes_ms=changes,
         slowest=movement,
         sentence=(
             f"waiting for the last rank holds {share:.0%} of the loss of {delta:.3g} ms, "
             f"while no rank's own time grew by half of it{moves}"
         ),
-    )  # fmt: skip
+    )
 
 
 def _imbalance_kappas(evidence: dict[str, Any], shape: Shape) -> tuple[dict[str, float], str]:

@@ -79,10 +79,8 @@ def _excluded(known: Mapping[str, Record]) -> tuple[str, ...]:
     if not taken:
         return ()
     left_out, kept = (sum(column) for column in zip(*taken, strict=True))
-    return (
-        f"{left_out} of {left_out + kept} steps were left out, in both arms alike, because the machine that ran the "
-        "emulation stalled in them.",
-    )
+    why = "because the machine that ran the emulation stalled in them"
+    return (f"{left_out} of {left_out + kept} steps were left out, in both arms alike, {why}.",)
 
 
 def _steps(record: Record) -> int:

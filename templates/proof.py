@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from narrows.inquiry import ladder
+from narrows.inquiry import changes
 from narrows.inquiry.case import ArmSpec, Case
 from narrows.inquiry.hypotheses import Hypothesis, Test
 from narrows.inquiry.playbook import Play
@@ -32,8 +32,8 @@ PLACEMENT_WORDS: dict[str, str] = {
 
 def known_plays(case: Case, state: State) -> dict[str, Play]:
     """Every change that this case could have made, by id."""
-    found = {one.id: one for one in (ladder.RESTORE_WORK, *case.playbook)}
-    return found | {one.id: one for one in ladder.plays(case, state)}
+    found = {one.id: one for one in (changes.RESTORE_WORK, *case.playbook)}
+    return found | {one.id: one for one in changes.plays(case, state)}
 
 
 def proofs(case: Case, state: State, known: Mapping[str, Record]) -> tuple[Proof, ...]:
@@ -108,7 +108,7 @@ def change_words(case: Case, play: Play | None, name: str) -> tuple[str, ...]:
     if play is not None and play.placement is not None:
         return (PLACEMENT_WORDS.get(play.placement, play.placement),)
     work = case.workload
-    if name == ladder.RESTORE_WORK.id:
+    if name == changes.RESTORE_WORK.id:
         return differing_words(work.config, work.regressed, work.healthy)
     if name == "case" and work.perturbed is not None:
         return differing_words(work.config, work.regressed, work.perturbed)

@@ -87,6 +87,8 @@ def _case_keys() -> set[str]:
                 found.add(str(node.args[0].value))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "done":
             found |= {str(one.value) for one in ast.walk(node) if isinstance(one, ast.Constant)}
+        elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "_WORKLOAD":
+            found |= {str(one.value) for one in ast.walk(node.value) if isinstance(one, ast.Constant)}
     return found
 
 

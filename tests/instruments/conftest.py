@@ -40,7 +40,6 @@ def _child(rank: int, world: int, port: int, work: Callable[..., Any], args: tup
     )
     import torch
 
-    import faulthandler; faulthandler.dump_traceback_later(25, file=open(f"/tmp/hang-{os.getpid()}","w"))
     torch.set_num_threads(1)
     try:
         results.put((rank, work(rank, *args), None))

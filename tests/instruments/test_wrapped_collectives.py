@@ -33,12 +33,9 @@ def joined(rank: int, run: Path | None) -> narrows.Recorder | None:
 
 
 def finished(recorder: narrows.Recorder | None) -> None:
-    import torch.distributed as dist
-
     if recorder is not None:
         recorder.step()
         recorder.close()
-    dist.destroy_process_group()
 
 
 def operations(lines: list[dict[str, Any]], p2p: bool = False) -> list[tuple[Any, ...]]:
