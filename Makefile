@@ -52,7 +52,7 @@ layers: setup-dev ## check who imports whom
 
 gpu-check: setup-dev ## run the tests that need a CUDA device, and say how many were found
 	@$(BIN)/python -c 'import torch; n = torch.cuda.device_count(); print(f"CUDA devices found: {n}", *(torch.cuda.get_device_name(i) for i in range(n)), sep="\n  ")'
-	@$(BIN)/python -m pytest -m gpu $(TESTS)
+	@$(BIN)/python -m pytest -m gpu tests/gpu
 
 clean: ## remove caches and build outputs; results of runs stay
 	@rm -rf build dist .typing .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

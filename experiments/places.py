@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import torch.distributed as dist
 
 from narrows.experiments.plan import PlanError
 from narrows.experiments.workload import SlowLink
+from narrows.instruments.collectives import DESTROY_S
 
 GROUP = "dp"
 _RENDEZVOUS = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
@@ -104,6 +106,7 @@ def joined(device: str | None) -> Iterator[Place]:
     try:
         yield _survey(where)
     finally:
+        time.sleep(DESTROY_S)  # gloo's threads let go of the last operation first; else the destructor can hang
         dist.destroy_process_group()
 
 

@@ -8,7 +8,7 @@ from narrows.inquiry.case import Case
 from narrows.inquiry.design import ArmKind
 from narrows.inquiry.hypotheses import Ledger
 from narrows.inquiry.playbook import Play
-from narrows.inquiry.scopes import Scope
+from narrows.inquiry.scopes import Rung, Scope
 from narrows.inquiry.state import State
 from narrows.inquiry.verdict import Verdict
 
@@ -32,8 +32,16 @@ def supported_play(state: State) -> str | None:
 
 
 def numerator_explains(state: State) -> bool:
-    """Whether the executed work was found to explain the loss."""
-    return state.verdict("numerator") is Verdict.SUPPORTED
+    """Whether the executed work was found to explain the loss, and the experiment on it, where judged, agreed."""
+    if state.verdict("numerator") is not Verdict.SUPPORTED:
+        return False
+    proofs = [one for one in state.ids if one.startswith("scope:") and _proves_numerator(state, one)]
+    return all(state.verdict(one) in (None, Verdict.SUPPORTED) for one in proofs)
+
+
+def _proves_numerator(state: State, key: str) -> bool:
+    registered = state.hypothesis(key)
+    return registered is not None and registered.rung is Rung.MANIFEST
 
 
 def plays(case: Case, state: State) -> list[Play]:
