@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -114,16 +115,17 @@ def _flow_run() -> FlowRun | None:
 def _ask_flow_run(request: ApprovalRequest, run: FlowRun, timeout_s: int, poll_s: float, note: Note) -> Answer:
     from narrows.flows.approval_form import LaunchApproval
 
+    key = "gate-" + re.sub(r"[^a-z0-9]+", "-", request.key.lower()).strip("-")  # Prefect takes no other characters
     form = LaunchApproval.with_initial_data(description=f"**{request.title}**\n\n{request.text}")
     if run.deployment_id:
         from prefect.flow_runs import suspend_flow_run
 
-        return _answer_of(suspend_flow_run(wait_for_input=form, key=f"gate-{request.key}", timeout=timeout_s))
+        return _answer_of(suspend_flow_run(wait_for_input=form, key=key, timeout=timeout_s))
     from prefect.client.orchestration import get_client
 
     note(f"waiting for approval: {request.title} (Resume on the run's page, or `narrows approve {run.id}`)")
     with get_client(sync_client=True) as client:
-        return _Gate(client, run.id, form, timeout_s=timeout_s, poll_s=poll_s).ask(request.key)
+        return _Gate(client, run.id, form, timeout_s=timeout_s, poll_s=poll_s).ask(key)
 
 
 def _answer_of(given: Any) -> Answer:
@@ -148,7 +150,7 @@ class _Gate:
         from prefect.states import Paused
 
         for ask in range(1, _ASKS + 1):
-            pause_key = f"gate-{key}" if ask == 1 else f"gate-{key}-{ask}"
+            pause_key = key if ask == 1 else f"{key}-{ask}"
             paused: State[Any] = Paused(timeout_seconds=self._timeout_s, pause_key=pause_key)
             keyset = keyset_from_paused_state(paused)
             paused.state_details.run_input_keyset = {str(name): value for name, value in keyset.items()}

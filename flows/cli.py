@@ -26,6 +26,7 @@ app = App(
     "Start with `narrows demo`: it records a regression on this machine, without a GPU, and explains it.",
     version=lambda: version("narrows"),
     help_epilogue="Exit codes: 0 done, 1 error, 2 bad usage or case file, 3 inconclusive, 4 a gate found something.",
+    suppress_keyboard_interrupt=False,  # it would exit without a word; _guarded says how to go on
 )
 
 NoUi = Annotated[bool, Parameter(name="--no-ui", negative="", help="Run without the Prefect server and its pages.")]

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-pytestmark = pytest.mark.dist
+# Two launches a pair, and a launch starts Python, torch and gloo anew: 26 of them.
+pytestmark = [pytest.mark.dist, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 SCRIPT = Path(__file__).parent / "scripts" / "training.py"
 EXTRA = ("--extra-ms", "20")
@@ -52,7 +53,7 @@ def test_a_slower_forward_is_reproduced_by_restarts_of_one_rank(
     case_file = tmp_path / "case.yaml"
     case_file.write_text(yaml.safe_dump(_case(runs)))
 
-    finished = cli("investigate", case_file, "--yes", "--no-ui")
+    finished = cli("investigate", case_file, "--yes", "--no-ui", timeout_s=1200)
     one = investigated(case_file, finished)
     assert finished.code == 3, one.told()  # no change is known that would give the time back
     found = {key: one.conclusion[key] for key in ("regression", "account", "mechanism", "first_scope")}

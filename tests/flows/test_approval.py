@@ -20,7 +20,7 @@ from narrows.flows.server import ServerHandle
 from narrows.inquiry.errors import NarrowsError
 
 REQUEST = ApprovalRequest(
-    key="two-nodes", title="Two nodes, 0.5 device hours", text="| reject if |\n|-|\n| < 3 \u03c3 |"
+    key="two_nodes-regressed", title="Two nodes, 0.5 device hours", text="| reject if |\n|-|\n| < 3 \u03c3 |"
 )
 
 Background = Callable[[Callable[[], None]], object]
