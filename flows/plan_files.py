@@ -40,6 +40,7 @@ def jobs(
     need two a pair, each on its own arm's hosts alone; so does every experiment with the user's own script, which
     cannot change arms while it runs. ``base`` is the folder that the script's path is relative to.
     """
+    folder = folder.absolute()
     if base is not None and experiment.program not in BUILTIN:
         experiment = replace(experiment, program=str(base / experiment.program))
     order = abba_order(first_pair + pairs, experiment.seed)[2 * first_pair :]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from narrows.templates.figures import data_uri, write_figures
@@ -32,7 +33,13 @@ def write_postmortem(session: Session) -> list[str]:
     view = view_of(session)
     write_figures(view, session.directory)
     session.postmortem.write_text(render_postmortem(view), encoding="utf-8")
-    return summary_text(view, str(session.postmortem)).splitlines()
+    return summary_text(view, shown(session.postmortem)).splitlines()
+
+
+def shown(path: Path) -> str:
+    """The path as a person would type it here."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
 def page(session: Session) -> str:

@@ -85,9 +85,7 @@ def test_packing_on_three_ranks_a_node_and_longer_documents_is_still_imbalance(s
 
 
 def test_a_link_of_another_rate_and_delay_is_still_the_link(solve: Solve) -> None:
-    one = solve(
-        {"healthy": {"slow_link": None}, "regressed": {"slow_link": {"mbit": 250, "delay_us": 300}}}, seed=204
-    )
+    one = solve({"healthy": {"slow_link": None}, "regressed": {"slow_link": {"mbit": 250, "delay_us": 300}}}, seed=204)
     _concludes(one, **CLOSED, account="transfer", mechanism="link", first_scope="two_nodes")
 
 

@@ -186,3 +186,12 @@ def test_the_launch_watches_its_folder_and_has_a_limit(make: Any, tmp_path: Path
     assert job.plan.timeout_s is not None
     assert job.plan.timeout_s > 60
     assert json.loads((folder / "plan.json").read_text())["kind"] == "plan"
+
+
+def test_a_folder_named_from_here_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default of `narrows demo` is such a folder, and the launched processes may start elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    job = only(list(jobs(experiment(), Path("runs"), first_pair=0, pairs=4)))
+
+    assert Path(job.plan.log_dir).is_absolute()
+    assert all(path == tmp_path / "runs" / arm for arm, path in job.runs.items())

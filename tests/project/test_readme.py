@@ -14,6 +14,11 @@ Options, in any order: `<!-- run: exit=3 shows timeout=120 -->`
 - `shows`       the lines below the commands appear in their output, in this order; numbers and widths may differ, and a
                 line `...` stands for any lines
 - `timeout=S`   seconds that the block may take (300 where nothing is said)
+- `slow`        it takes minutes: run by a test of its own, marked so, and not with the rest of its page
+
+A block of any other language is written to a file where the commands below find it, when this stands before it:
+
+    <!-- file: case.yaml -->
 
 The blocks of one file run in order in one folder, so a block can use what an earlier one wrote. `examples/` and
 `experiments/` are there as in the checkout, and HOME is an empty folder.
@@ -38,6 +43,8 @@ README_NEEDS_A_COMMAND_FROM_LINE = 20
 BLOCK = re.compile(
     r"^<!-- run(?::(?P<options>[^>]*?))? -->\n+```console\n(?P<body>.*?)^```$", flags=re.MULTILINE | re.DOTALL
 )
+FILE = re.compile(r"^<!-- file: (?P<name>[\w.-]+) -->\n+```\w+\n(?P<body>.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+FILE_MARK = re.compile(r"^<!-- file\b.*$", flags=re.MULTILINE)
 MARK = re.compile(r"^<!-- run\b.*$", flags=re.MULTILINE)
 # Numbers, and the bars and blanks that grow with them.
 VARIES = re.compile(r"[-+]?\d[\d.,:]*|\s+|[\u2500-\u259f]+")
@@ -53,6 +60,15 @@ class Block:
     exit_status: int
     shows: bool
     timeout_s: float
+    slow: bool = False
+
+
+def files_of(text: str) -> dict[str, str]:
+    """The files that a page shows whole, by name. Raises ValueError for a mark that no block follows."""
+    found = {match["name"]: match["body"] for match in FILE.finditer(text)}
+    if len(FILE_MARK.findall(text)) != len(found):
+        raise ValueError(f"{len(FILE_MARK.findall(text))} comments say 'file'; these name one each: {sorted(found)}")
+    return found
 
 
 def blocks_of(text: str) -> list[Block]:
@@ -74,8 +90,10 @@ def _block(text: str, match: re.Match[str]) -> Block:
         exit_status=int(options.pop("exit", "0")),
         shows="shows" in options,
         timeout_s=float(options.pop("timeout", "300")),
+        slow="slow" in options,
     )
-    options.pop("shows", None)
+    for flag in ("shows", "slow"):
+        options.pop(flag, None)
     if options or not block.commands:
         raise ValueError(f"line {block.line}: no command in the block, or options unknown: {sorted(options)}")
     return block
@@ -130,14 +148,34 @@ def _status_of(command: str, said: Path, folder: Path, variables: dict[str, str]
             shell.wait()
 
 
+def _lay_out(page: Path, folder: Path) -> list[Block]:
+    """The blocks of a page that are run, with ``folder`` as they expect it."""
+    for name in ("examples", "experiments"):
+        (folder / name).symlink_to(ROOT / name)
+    text = page.read_text(encoding="utf-8")
+    for name, body in files_of(text).items():
+        (folder / name).write_text(body, encoding="utf-8")
+    return blocks_of(text)
+
+
 @pytest.mark.docs
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_marked_commands_of_a_page_run_as_it_says(page: Path, tmp_path: Path) -> None:
-    for name in ("examples", "experiments"):
-        (tmp_path / name).symlink_to(ROOT / name)
+    for block in _lay_out(page, tmp_path):
+        if not block.slow:
+            _run(block, tmp_path)
 
-    for block in blocks_of(page.read_text(encoding="utf-8")):
+
+@pytest.mark.docs
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_commands_of_a_page_that_take_minutes_run_as_well(page: Path, tmp_path: Path) -> None:
+    blocks = _lay_out(page, tmp_path)
+    if not any(block.slow for block in blocks):
+        pytest.skip(f"{page.name} has no command that takes minutes")
+    for block in blocks:
         _run(block, tmp_path)
 
 
@@ -170,6 +208,20 @@ def test_a_block_is_read_with_its_options() -> None:
     assert block == Block(
         line=3, commands=("first", "second"), shown=("said",), exit_status=3, shows=True, timeout_s=9.0
     )
+
+
+def test_a_file_that_a_page_shows_is_there_for_its_commands(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    shown = "<!-- file: case.yaml -->\n```yaml\ncase: a\n```\n\n```yaml\ncase: b\n```\n"
+    page.write_text(shown + _page("<!-- run: slow shows -->", "$ cat case.yaml", "case: a"))
+    folder = tmp_path / "work"
+    folder.mkdir()
+
+    (block,) = _lay_out(page, folder)
+    assert block.slow
+    _run(block, folder)
+    with pytest.raises(ValueError, match="comments say 'file'"):
+        files_of("<!-- file: case.yaml -->\n\nSome text.\n\n```yaml\n```\n")
 
 
 def test_a_block_without_a_comment_is_not_run() -> None:

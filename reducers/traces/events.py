@@ -1,0 +1,146 @@
+"""One event of a trace, decoded; and the repair of one that is damaged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct, field
+
+# A value may be written as a number or as text, by version and by vendor.
+Loose = int | float | str | None
+
+
+class Args(Struct, gc=False):
+    """Of the arguments, those that are used; unknown ones are skipped without being built."""
+
+    device: Loose = None
+    stream: Loose = None
+    correlation: Loose = None
+    bytes_: Loose = field(default=None, name="bytes")
+    collective: str | None = field(default=None, name="Collective name")
+    in_elements: Loose = field(default=None, name="In msg nelems")
+    out_elements: Loose = field(default=None, name="Out msg nelems")
+    group_size: Loose = field(default=None, name="Group size")
+    dtype: str | None = None
+    group: Loose = field(default=None, name="Process Group Name")
+    group_role: Loose = field(default=None, name="Process Group Description")
+    group_ranks: Loose = field(default=None, name="Process Group Ranks")
+    seq: Loose = field(default=None, name="Seq")
+    source: Loose = field(default=None, name="Src Rank")
+    target: Loose = field(default=None, name="Dst Rank")
+    device_type: Loose = field(default=None, name="Device Type")
+    device_id: Loose = field(default=None, name="Device Id")
+    allocated: Loose = field(default=None, name="Total Allocated")
+    reserved: Loose = field(default=None, name="Total Reserved")
+
+
+class Event(Struct, gc=False):
+    """An element of ``traceEvents``. Times in microseconds, as written."""
+
+    ph: str | None = None
+    cat: str | None = None
+    name: str = ""
+    pid: Loose = None
+    tid: Loose = None
+    ts: int | float | None = None
+    dur: int | float | None = None
+    args: Args | None = None
+
+
+class DigitEvent(Struct, gc=False):
+    """The same, with the times' digits kept: for traces whose floats cannot hold a nanosecond."""
+
+    ph: str | None = None
+    cat: str | None = None
+    name: str = ""
+    pid: Loose = None
+    tid: Loose = None
+    ts: Raw = field(default_factory=Raw)
+    dur: Raw = field(default_factory=Raw)
+    args: Args | None = None
+
+
+NO_ARGS = Args()
+AnyEvent = Event | DigitEvent
+
+_LISTS: dict[bool, Callable[[bytes | bytearray], list[AnyEvent]]] = {
+    False: msgspec.json.Decoder(list[Event]).decode,  # type: ignore[dict-item]  # list is invariant
+    True: msgspec.json.Decoder(list[DigitEvent]).decode,  # type: ignore[dict-item]  # list is invariant
+}
+_ONES: dict[bool, Callable[[bytes | bytearray], AnyEvent]] = {
+    False: msgspec.json.Decoder(Event).decode,
+    True: msgspec.json.Decoder(DigitEvent).decode,
+}
+DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def decode_list(text: bytes | bytearray, *, digits: bool) -> list[AnyEvent]:
+    """The events of a JSON array.
+
+    Raises one of DECODE_ERRORS when any part of it is damaged.
+    """
+    return _LISTS[digits](text)
+
+
+def decode_one(record: bytes, *, digits: bool) -> tuple[AnyEvent, bool] | None:
+    """The event of one record and whether it had to be repaired; None when it cannot be."""
+    try:
+        return _ONES[digits](record), False
+    except DECODE_ERRORS:
+        pass
+    repaired = first_readable(record, _ONES[digits])
+    if repaired is None:
+        repaired = first_readable(record, lambda text: _leniently(text, digits=digits))
+    return None if repaired is None else (repaired, True)
+
+
+def _leniently(text: bytes, *, digits: bool) -> AnyEvent:
+    """An event whose values have unexpected types: those that can be converted are, a wrong ``args`` is dropped."""
+    found = msgspec.json.decode(text)
+    if not isinstance(found, dict):
+        raise msgspec.ValidationError("an event is a JSON object")
+    if not isinstance(found.get("args"), dict):
+        found.pop("args", None)
+    if digits:
+        times = {key: Raw(msgspec.json.encode(found.pop(key))) for key in ("ts", "dur") if key in found}
+        kept = msgspec.convert(found, DigitEvent, strict=False)
+        for key, value in times.items():
+            setattr(kept, key, value)
+        return kept
+    return msgspec.convert(found, Event, strict=False)
+
+
+_CONTROL = bytes(0x20 if code < 0x20 else code for code in range(256))
+_LONE_BACKSLASH = re.compile(rb'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_NOT_A_NUMBER = re.compile(rb"(?<=[:\[,\s])[-+]?(?:nan|inf(?:inity)?)\b(?=\s*[,}\]])", re.IGNORECASE)
+_TRAILING_COMMA = re.compile(rb",(?=\s*[}\]])")
+_STRING_VALUE = re.compile(rb'(?<=: ")(.*?)(?="\s*(?:,\s*"[^"]*"\s*:|[}\]]))', re.DOTALL)
+
+
+def _escape_quotes(match: re.Match[bytes]) -> bytes:
+    return re.sub(rb'(?<!\\)"', rb"\\\"", match[1])
+
+
+# In this order: each step leaves valid text as it is, the last ones guess.
+_LADDER: tuple[Callable[[bytes], bytes], ...] = (
+    lambda text: text.translate(_CONTROL),  # a raw control character inside a string
+    lambda text: text.decode("utf-8", "replace").encode(),  # names cut in the middle of a character
+    lambda text: _LONE_BACKSLASH.sub(rb"\\\\", text),  # Windows paths written without escaping
+    lambda text: _NOT_A_NUMBER.sub(b"null", text),  # C++ prints nan, -nan and inf
+    lambda text: _TRAILING_COMMA.sub(b"", text),
+    lambda text: _STRING_VALUE.sub(_escape_quotes, text),  # quotes inside a name, not escaped
+)
+
+
+def first_readable(text: bytes, decode: Callable[[bytes], Any]) -> Any:
+    """What ``decode`` makes of the text after the fewest repairs; None when none helps."""
+    for repair in (bytes, *_LADDER):
+        text = repair(text)
+        try:
+            return decode(text)
+        except DECODE_ERRORS:
+            continue
+    return None

@@ -1,0 +1,294 @@
+"""Read a Kineto trace: exact times, bounded memory, any layout, and an account of what was damaged.
+
+In the layouts that break lines, a raw line break cannot stand inside a string, so the line that closes a record is
+certain; only records of a wanted category are cut out and decoded, the other nine tenths are never looked at. In the
+others the whole is decoded in pieces: ``[`` + piece + ``]`` is valid JSON if and only if both cuts lie between elements.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from narrows.reducers.traces.events import DECODE_ERRORS, AnyEvent, DigitEvent, decode_list, decode_one, first_readable
+from narrows.reducers.traces.launches import launch_columns
+from narrows.reducers.traces.source import Source
+from narrows.reducers.traces.table import Columns, Ints, Table
+from narrows.reducers.traces.times import loses_digits
+from narrows.reducers.traces.window import Layout, Opening, Window, find_events, sniff
+
+CHUNK_BYTES = 4 << 20
+_TRIES = 12  # boundaries guessed before a piece counts as damaged
+
+WANTED = re.compile(
+    rb'"cat"\s*:\s*"(?:'
+    rb'(?P<launch>cuda_runtime|cuda_driver|Runtime|mtia_runtime|xpu_runtime|privateuse1_runtime|privateuse1_driver)"'
+    rb'|(?:kernel|gpu_memcpy|gpu_memset|Kernel|Memcpy|Memset|mtia_ccp_events|user_annotation|cpu_instant_event)"'
+    rb'|(?:cpu_op|Operator)"\s*,\s*"name"\s*:\s*"(?:ProfilerStep|enumerate\(DataLoader))'
+)
+_LAUNCH = re.compile(
+    rb'"cat"[^{}]*?"ts"\s*:\s*(\d+(?:\.\d+)?)\s*,[^{}]*"args"\s*:\s*\{[^{}]*"correlation"\s*:\s*(\d{1,18})\s*[,}]'
+)
+_PIECE = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|args|pid|tid|ts)")')
+_ARRAY_END = re.compile(rb"\}\s*,?\s*\](?=\s*(?:,|\}|$))")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """What was wrong with the file, and how much was lost by it."""
+
+    layout: str
+    bytes: int  # after inflating
+    truncated: bool  # it ends before its end, or its compressed stream does
+    repaired: int  # records read after a repair
+    dropped: int  # records of interest lost: unreadable, or with an impossible duration
+    dropped_for: dict[str, int]  # the same, by reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """A trace as it was read. Times in integer nanoseconds on the trace's own clock, plus ``base_ns``."""
+
+    path: Path
+    metadata: dict[str, Any]
+    base_ns: int | None  # what makes times absolute (since 1970); 0 when they are; None when it is not known
+    columns: Columns
+    launches: Ints  # (launches, 2): start in ns, correlation; by correlation
+    table: Table = field(repr=False)
+    quality: Quality
+
+
+def read_trace(path: Path | str, *, chunk_bytes: int = CHUNK_BYTES) -> Trace:
+    """The trace in a .json or .json.gz file. A damaged one gives what is whole in it, and ``quality`` says so.
+
+    Raises TraceError for a file that is no profiler trace.
+    """
+    with Source(Path(path)) as source:
+        window = Window(source, chunk_bytes)
+        opening = find_events(window)
+        reader = _Reader(window=window, opening=opening, layout=sniff(window))
+        reader.read()
+        return reader.result()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Reader:
+    window: Window
+    opening: Opening
+    layout: Layout
+    table: Table = field(default_factory=Table)
+    digits: bool = False
+    closed: bool = False  # the end of the array was seen
+    tail: bytes = b""
+    repaired: int = 0
+    unreadable: int = 0
+
+    def read(self) -> None:
+        read_next, finish = (
+            (self._read_lines, self._finish_lines) if self.layout.by_lines else (self._read_pieces, self._finish_pieces)
+        )
+        while not self.window.ended:
+            read_next()
+            self.window.fill()
+        finish()
+
+    # -- layouts that break lines
+
+    def _last_record(self) -> int:
+        """Where the last event begins; the window's start when that is the only one in sight."""
+        window = self.window
+        mark = window.buffer.rfind(b'"ph"', window.start, window.end)
+        start = window.buffer.rfind(self.layout.opens, window.start, mark) if mark >= 0 else -1
+        return max(start, window.start)
+
+    def _read_lines(self) -> None:
+        end = self._last_record()
+        self._scan(self.window.start, end)
+        self.window.start = end
+
+    def _finish_lines(self) -> None:
+        window, closes = self.window, self.layout.closes
+        last = self._last_record()
+        array_end = re.compile(re.escape(closes) + rb"\s*,?\s*\]").search(window.buffer, last, window.end)
+        if array_end:
+            self.closed = True
+            self.tail = window.text(array_end.end(), window.end)
+            self._scan(window.start, array_end.end())
+        else:
+            self._scan(window.start, window.end)
+
+    def _scan(self, start: int, end: int) -> None:
+        """Cut out and keep the wanted records between two places where records begin or end."""
+        buffer, opens, closes = self.window.buffer, self.layout.opens, self.layout.closes
+        records: list[bytearray] = []
+        launches: list[tuple[bytes, bytes]] = []
+        cut = -1
+        for match in WANTED.finditer(buffer, start, end):
+            at = match.start()
+            if match["launch"] is not None:
+                fields = _LAUNCH.match(buffer, at, end)
+                if fields:
+                    launches.append((fields[1], fields[2]))
+                    continue
+            begin = buffer.rfind(opens, start, at)
+            finish = buffer.find(closes, match.end(), end)
+            if begin < 0 or finish < 0 or begin == cut:
+                continue
+            cut = begin
+            records.append(buffer[begin + len(opens) - 1 : finish + len(closes)])
+        if launches:
+            self.table.add_launches(*launch_columns(launches))
+        self._keep(records)
+
+    def _keep(self, records: list[bytearray]) -> None:
+        if not records:
+            return
+        try:
+            self.table.add(self._decode(b"[" + b",".join(records) + b"]"))
+        except DECODE_ERRORS:
+            self._salvage([bytes(record) for record in records])
+
+    def _decode(self, text: bytes | bytearray) -> list[AnyEvent]:
+        events = decode_list(text, digits=self.digits)
+        if not self.digits and any(loses_digits(event.ts) for event in events[:3] + events[-3:] if _timed(event)):
+            self.digits = True
+            events = decode_list(text, digits=True)
+        return events
+
+    def _salvage(self, records: list[bytes], *, last_may_be_cut: bool = False) -> None:
+        """Keep what can be read of records among which some are damaged."""
+        events: list[AnyEvent] = []
+        for index, record in enumerate(records):
+            found = decode_one(record, digits=self.digits)
+            if found is not None:
+                events.append(found[0])
+                self.repaired += found[1]
+            elif not (last_may_be_cut and index == len(records) - 1):
+                self.unreadable += 1
+        self.table.add(events)
+
+    # -- layouts that do not
+
+    def _read_pieces(self) -> None:
+        window = self.window
+        cut = window.end
+        for _ in range(_TRIES):
+            found = self._boundary(window.start, cut)
+            if found is None:
+                break
+            cut = found
+            try:
+                events = self._decode(b"[" + window.buffer[window.start : cut + 1] + b"]")
+            except DECODE_ERRORS:
+                continue
+            self.table.add(events)
+            window.start = window.buffer.index(b"{", cut)
+            return
+        # No boundary held, so something is damaged: take the pieces one by one, up to a boundary that is likely.
+        found = self._boundary(window.start, window.end)
+        if found is not None:
+            self._salvage(_PIECE.sub(b"}\0", window.text(window.start, found + 1)).split(b"\0"))
+            window.start = window.buffer.index(b"{", found)
+
+    def _boundary(self, start: int, end: int) -> int | None:
+        """The place of the last closing brace that may end an event, before ``end``."""
+        low = end
+        while low > start:
+            low = max(start, low - 65536)
+            found = None
+            for match in _PIECE.finditer(self.window.buffer, low, end):
+                found = match.start()
+            if found is not None:
+                return found
+        return None
+
+    def _finish_pieces(self) -> None:
+        window = self.window
+        last = max(window.buffer.rfind(b'"ph"', window.start, window.end), window.start)
+        if re.compile(rb"\s*\]").match(window.buffer, window.start, window.end):  # no event at all
+            self.closed = True
+            self.tail = window.text(window.buffer.index(b"]", window.start) + 1, window.end)
+            return
+        ends = list(_ARRAY_END.finditer(window.buffer, last, window.end))
+        for match in ends:
+            try:
+                events = self._decode(b"[" + window.buffer[window.start : match.start() + 1] + b"]")
+            except DECODE_ERRORS:
+                continue
+            self.table.add(events)
+            self.closed, self.tail = True, window.text(match.end(), window.end)
+            return
+        for match in ends:
+            tail = window.text(match.end(), window.end)
+            if _tail_closes(tail, bare=self.opening.bare):
+                self.closed, self.tail = True, tail
+                self._salvage(_split(window.text(window.start, match.start() + 1)))
+                return
+        self._salvage(_split(window.text(window.start, window.end).rstrip(b", \r\n]}") + b"}"), last_may_be_cut=True)
+
+    # -- the whole
+
+    def result(self) -> Trace:
+        columns, launches = self.table.finish()
+        metadata = _metadata(self.opening.head, self.tail)
+        dropped = dict(self.table.dropped)
+        if self.unreadable:
+            dropped["unreadable"] = self.unreadable
+        source = self.window.source
+        return Trace(
+            path=source.path,
+            metadata=metadata,
+            base_ns=_base_ns(metadata, columns),
+            columns=columns,
+            launches=launches,
+            table=self.table,
+            quality=Quality(
+                layout=self.layout.name,
+                bytes=source.num_bytes,
+                truncated=source.torn or not self.closed or not _tail_closes(self.tail, bare=self.opening.bare),
+                repaired=self.repaired,
+                dropped=sum(dropped.values()),
+                dropped_for=dropped,
+            ),
+        )
+
+
+def _timed(event: AnyEvent) -> bool:
+    return not isinstance(event, DigitEvent) and event.ts is not None
+
+
+def _split(text: bytes) -> list[bytes]:
+    return _PIECE.sub(b"}\0", text.strip()).split(b"\0")
+
+
+def _tail_closes(tail: bytes, *, bare: bool) -> bool:
+    """Whether the file goes on to its end after the events. A bare array has nothing behind it."""
+    return tail.strip() == b"" if bare else tail.rstrip(b" \t\r\n\0").endswith(b"}")
+
+
+def _metadata(head: bytes, tail: bytes) -> dict[str, Any]:
+    """What stands beside the events at the top level, before and after them."""
+    before = head.strip().rstrip(b",")
+    after = tail.strip().lstrip(b",").strip()
+    texts = [before + b"}" if before.startswith(b"{") else b"", b"{" + after if after.startswith(b'"') else b""]
+    found: dict[str, Any] = {}
+    for text in filter(None, texts):
+        decoded = first_readable(text, msgspec.json.decode)
+        if isinstance(decoded, dict):
+            found |= decoded
+    return found
+
+
+_YEAR_2001_NS = 10**18
+
+
+def _base_ns(metadata: dict[str, Any], columns: Columns) -> int | None:
+    base = metadata.get("baseTimeNanoseconds")
+    if len(columns.start) and int(np.min(columns.start)) > _YEAR_2001_NS:
+        return 0  # older traces write the time since 1970 itself
+    return base if isinstance(base, int) else None

@@ -1,0 +1,247 @@
+"""What is kept of a trace: columns of device work, launches, steps, collectives and memory peaks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from narrows.reducers.traces.events import NO_ARGS, AnyEvent, Args, DigitEvent, Loose
+from narrows.reducers.traces.kinds import (
+    ANNOTATIONS,
+    DEVICE_WORK,
+    HOST_COLLECTIVE,
+    INPUT_PREFIX,
+    INSTANT,
+    LAUNCHES,
+    STEP,
+    Work,
+    work_of,
+)
+from narrows.reducers.traces.times import ns_from_digits, ns_from_us
+
+Ints = npt.NDArray[np.int64]
+LONGEST_NS = 7 * 86_400 * 10**9  # CUPTI has reported durations of 236 years
+NO_CORRELATION = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Something on the host: a step, a wait for data, a collective on the CPU."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(slots=True, kw_only=True)
+class MemoryPeak:
+    """The most that one device's allocator held inside the trace."""
+
+    allocated_bytes: int = 0
+    reserved_bytes: int = 0
+    num_events: int = 0
+
+
+@dataclass(slots=True)
+class Columns:
+    """Device work, one row an event, shape (events,). Names, devices and streams are indices into lists."""
+
+    start: Ints
+    dur: Ints
+    device: Ints
+    stream: Ints
+    name: Ints
+    work: Ints
+    correlation: Ints
+
+
+class Interned(dict[str, int]):
+    """A number for each text, in order of appearance."""
+
+    def __missing__(self, key: str) -> int:
+        self[key] = number = len(self)
+        return number
+
+
+@dataclass(slots=True)
+class Table:
+    """A trace being collected. ``finish`` gives the columns; nothing may be added afterwards."""
+
+    names: list[str] = field(default_factory=list)
+    devices: Interned = field(default_factory=Interned)
+    streams: Interned = field(default_factory=Interned)
+    steps: dict[int, Span] = field(default_factory=dict)
+    inputs: list[Span] = field(default_factory=list)
+    host_collectives: list[tuple[Span, Args | None]] = field(default_factory=list)
+    memory: dict[str, MemoryPeak] = field(default_factory=dict)
+    collectives: dict[int, Args] = field(default_factory=dict)
+    dropped: Counter[str] = field(default_factory=Counter)
+    num_device_events: int = 0
+    _name_ids: dict[tuple[str, str, bool], tuple[int, int]] = field(default_factory=dict)
+    _rows: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    _times: list[tuple[float, float]] = field(default_factory=list)
+    _blocks: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    _launch_blocks: list[npt.NDArray[np.int64]] = field(default_factory=list)
+
+    def add(self, events: Iterable[AnyEvent]) -> None:
+        """Keep what is of use of these events, in their order."""
+        launches: list[tuple[AnyEvent, int]] = []
+        for event in events:
+            category = event.cat
+            if category in DEVICE_WORK:
+                self._add_device_work(event)
+            elif category in LAUNCHES:
+                correlation = whole_number(event.args.correlation) if event.args else None
+                if correlation is not None:
+                    launches.append((event, correlation))
+            elif category in ANNOTATIONS:
+                self._add_annotation(event)
+            elif category == INSTANT:
+                self._add_memory(event)
+        for event, correlation in launches:
+            times = times_ns(event, needs_duration=False)
+            if times:
+                self._launch_blocks.append(np.array([[times[0], correlation]], np.int64))
+        self._flush()
+
+    def add_launches(self, starts_ns: Ints, correlations: Ints) -> None:
+        self._launch_blocks.append(np.column_stack((starts_ns, correlations)))
+
+    def _add_device_work(self, event: AnyEvent) -> None:
+        args = event.args or NO_ARGS
+        key = (event.cat or "", event.name, args.collective is not None)
+        known = self._name_ids.get(key)
+        if known is None:
+            work = work_of(key[0], event.name, args.collective)
+            assert work is not None, "only device work comes here"
+            known = self._name_ids[key] = (len(self.names), int(work))
+            self.names.append(event.name)
+        name, work_id = known
+        device = str(event.pid if args.device is None else args.device)
+        stream = str(event.tid if args.stream is None else args.stream)
+        correlation = whole_number(args.correlation)
+        row = (
+            self.devices[device],
+            self.streams[f"{device}/{stream}"],
+            name,
+            work_id,
+            NO_CORRELATION if correlation is None else correlation,
+        )
+        if isinstance(event, DigitEvent) or event.ts is None or event.dur is None:
+            times = times_ns(event)
+            if times is None:
+                self.dropped["duration"] += 1
+                return
+            self._flush()
+            self._keep(np.array([[times[0], times[1] - times[0], *row]], np.int64), [row], [args])
+            return
+        self._times.append((event.ts, event.dur))
+        self._rows.append(row)
+        if work_id == Work.COMMUNICATION:
+            self.collectives[self.num_device_events + len(self._rows) - 1] = args
+
+    def _flush(self) -> None:
+        """Turn the waiting rows' times into nanoseconds, all at once; leave out impossible durations."""
+        if not self._rows:
+            return
+        times = np.array(self._times, np.float64)
+        sane = np.isfinite(times).all(axis=1) & (np.abs(times) < 9e15).all(axis=1)
+        sane &= (times[:, 1] >= 0) & (times[:, 1] <= LONGEST_NS / 1000)
+        times[~sane] = 0
+        block = np.column_stack((ns_from_us(times[:, 0]), ns_from_us(times[:, 1]), np.array(self._rows, np.int64)))
+        if not sane.all():
+            self.dropped["duration"] += int((~sane).sum())
+            block = block[sane]
+            self._renumber(sane)
+        self._blocks.append(block)
+        self.num_device_events += len(block)
+        self._rows.clear()
+        self._times.clear()
+
+    def _renumber(self, sane: npt.NDArray[np.bool_]) -> None:
+        """Collectives are known by their row; rows before them went."""
+        base = self.num_device_events
+        places = base + np.cumsum(sane) - 1
+        for row in range(base, base + len(sane)):
+            args = self.collectives.pop(row, None)
+            if args is not None and sane[row - base]:
+                self.collectives[int(places[row - base])] = args
+
+    def _keep(self, block: Ints, rows: Sequence[tuple[int, ...]], arguments: Sequence[Args]) -> None:
+        for offset, (row, args) in enumerate(zip(rows, arguments, strict=True)):
+            if row[3] == Work.COMMUNICATION:
+                self.collectives[self.num_device_events + offset] = args
+        self._blocks.append(block)
+        self.num_device_events += len(block)
+
+    def _add_annotation(self, event: AnyEvent) -> None:
+        name = event.name
+        step = STEP.fullmatch(name)
+        host_collective = HOST_COLLECTIVE.match(name)
+        if not (step or host_collective or name.startswith(INPUT_PREFIX)):
+            return
+        times = times_ns(event)
+        if times is None:
+            self.dropped["duration"] += 1
+            return
+        span = Span(name=name, start_ns=times[0], end_ns=times[1])
+        if step:
+            # A step may be annotated twice; the longest annotation is the step itself.
+            number = int(step[1])
+            kept = self.steps.get(number)
+            if kept is None or span.end_ns - span.start_ns > kept.end_ns - kept.start_ns:
+                self.steps[number] = span
+        elif host_collective:
+            self.host_collectives.append((span, event.args))
+        else:
+            self.inputs.append(span)
+
+    def _add_memory(self, event: AnyEvent) -> None:
+        args = event.args
+        if event.name != "[memory]" or args is None:
+            return
+        on_host = whole_number(args.device_type) == 0
+        peak = self.memory.setdefault("host" if on_host else str(args.device_id), MemoryPeak())
+        peak.num_events += 1
+        peak.allocated_bytes = max(peak.allocated_bytes, whole_number(args.allocated) or 0)
+        peak.reserved_bytes = max(peak.reserved_bytes, whole_number(args.reserved) or 0)
+
+    def finish(self) -> tuple[Columns, Ints]:
+        """The device work, and the launches as (start in ns, correlation), shape (launches, 2), by correlation."""
+        self._flush()
+        rows = np.concatenate(self._blocks) if self._blocks else np.empty((0, 7), np.int64)
+        launches = np.concatenate(self._launch_blocks) if self._launch_blocks else np.empty((0, 2), np.int64)
+        self._blocks, self._launch_blocks = [], []
+        return Columns(*rows.T.copy()), launches[np.lexsort((launches[:, 0], launches[:, 1]))]
+
+
+def whole_number(value: Loose) -> int | None:
+    """The whole number that a value holds, written as a number or as text; None for anything else."""
+    try:
+        number = int(value) if value is not None else None
+    except (ValueError, OverflowError):
+        return None
+    return number if number is not None and abs(number) < 1 << 62 else None
+
+
+def times_ns(event: AnyEvent, *, needs_duration: bool = True) -> tuple[int, int] | None:
+    """Start and end in ns; None when one is missing, negative or absurd."""
+    if isinstance(event, DigitEvent):
+        start, dur = ns_from_digits(bytes(event.ts)), ns_from_digits(bytes(event.dur))
+    else:
+        start, dur = _ns(event.ts), _ns(event.dur)
+    if not needs_duration and dur is None:
+        dur = 0
+    if start is None or dur is None or not 0 <= dur <= LONGEST_NS or abs(start) > 1 << 62:
+        return None
+    return start, start + dur
+
+
+def _ns(time_us: float | None) -> int | None:
+    if time_us is None or abs(time_us) > 9e15 or time_us != time_us:
+        return None
+    return int(ns_from_us([time_us])[0])
