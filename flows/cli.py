@@ -170,6 +170,25 @@ def manifest(
     return commands.manifest(run_, other, as_json=json_)
 
 
+@app.command(group=_RECORD)
+def read(
+    *files: Annotated[Path, Parameter(help="Files, or folders of files, of any kind that is known.")],
+    pattern: Annotated[
+        str | None,
+        Parameter(help="For a training log of your own: a pattern with named groups, such as step, step_ms."),
+    ] = None,
+    json_: Json = False,
+) -> int:
+    """Read evidence that exists already: what kind it is, what it says, and what was not understood.
+
+    Flight-recorder dumps, nccl-tests output, training logs, DCGM, nvidia-smi, ibstat, Slurm, topologies, nsys exports.
+    The kind is found by the content, not by the name. Exit code 1 when a file could not be read.
+    """
+    from narrows.flows.read_command import read_files
+
+    return read_files(list(files), json_, pattern)
+
+
 @app.command(group=_SERVE)
 def approve(
     which: Annotated[

@@ -57,7 +57,7 @@ def conclude(state: State) -> Conclusion:
 def _cause(state: State) -> tuple[str | None, dict[str, Any]]:
     if changes.numerator_explains(state):
         return "numerator", {"kind": "all", "members": []}
-    culprit = state.reconciliation.get("culprit") or NOBODY
+    culprit = state.culprit or NOBODY
     if state.verdict("swap:data") is Verdict.SUPPORTED and state.verdict("swap:hardware") is Verdict.REJECTED:
         return "shard", {"kind": "shard", "members": state.reconciliation.get("ranks", [])}
     return state.mechanism, culprit

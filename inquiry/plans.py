@@ -59,11 +59,11 @@ def _parts(case: Case, state: State, scope: Scope) -> tuple[Placement, tuple[int
     return case.full_placement, tuple(range(case.world_size))
 
 
-def _seat(case: Case, state: State) -> int:
-    """The local rank of a slow rank: on another local rank of its host a built-in program finds another device."""
+def _seat(case: Case, state: State, part: int) -> int:
+    """The local rank of full-scale rank ``part``: a slow rank is a device, and another local rank is another one."""
     if state.mechanism != "slow_rank" or not case.workload.builtin:
         return 0
-    return _parts(case, state, Scope.ONE_RANK)[1][0] % case.cluster.ranks_per_node
+    return part % case.cluster.ranks_per_node
 
 
 def _seated(arm: Arm, where: Placement, seat: int) -> Arm:
@@ -85,7 +85,7 @@ def _base(
     differs: tuple[str, ...],
 ) -> Experiment:
     judging = case.judging
-    if scope is Scope.ONE_RANK and (seat := _seat(case, state)):
+    if scope is Scope.ONE_RANK and (seat := _seat(case, state, before.shards[-1])):
         before, after = (_seated(arm, where, seat) for arm in (before, after))
         where = placement(where.names, seat + 1)
     return Experiment(
@@ -243,22 +243,29 @@ def control(case: Case, state: State, scope: Scope) -> Experiment | None:
             names=(HEALTHY, CONTROL),
             spec=work.regressed,
         )
-    inside = [host for host in case.full_hosts if host != suspect]
-    if not inside:
+    first = _unsuspected(case, state, width)
+    if first is None:
         return None
-    first = case.full_hosts.index(inside[0]) * case.cluster.ranks_per_node
     return _base(
         case,
         state,
         rung=SCOPE_RUNGS[scope],
         scope=scope,
         key=key,
-        where=placement((inside[0],), width),
+        where=placement((case.full_placement.host_of(first),), width),
         mode=case.judging.mode,
         before=_arm(HEALTHY, work.healthy, tuple(range(first, first + width))),
         after=_arm(REGRESSED, work.regressed, tuple(range(first, first + width))),
         differs=differing(work.healthy, work.regressed),
     )
+
+
+def _unsuspected(case: Case, state: State, width: int) -> int | None:
+    """The first of ``width`` ranks, one or all of a host, that are not suspected: of another host if there is one."""
+    suspect, suspects = suspect_host(case, state), set(culprit_ranks(state))
+    ranks = [rank for rank in range(0, case.world_size, width) if not suspects & set(range(rank, rank + width))]
+    elsewhere = [rank for rank in ranks if case.full_placement.host_of(rank) != suspect]
+    return next(iter(elsewhere or (ranks if width == 1 else ())), None)
 
 
 def perturbed_spec(case: Case, play: Play) -> ArmSpec:

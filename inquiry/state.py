@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from narrows.inquiry.design import ArmKind
 from narrows.inquiry.docket import Docket, Kind
 from narrows.inquiry.hypotheses import Hypothesis, Registration
 from narrows.inquiry.scopes import Rung, Scope
@@ -79,8 +80,29 @@ class State:
 
     @property
     def mechanism(self) -> str | None:
-        found = self.reconciliation.get("mechanism")
+        """What the evidence points to; the local account alone where the control acquitted the suspected place."""
+        found = self.reconciliation.get("account" if self.acquitted else "mechanism")
         return str(found) if found else None
+
+    @property
+    def culprit(self) -> dict[str, Any] | None:
+        """Who carries the loss, as ``kind`` and ``members``."""
+        if self.acquitted:
+            return {"kind": "all", "members": []}
+        found: dict[str, Any] | None = self.reconciliation.get("culprit")
+        return found
+
+    @property
+    def acquitted(self) -> bool:
+        """Whether ranks that were not suspected showed the loss as well, so that it is nobody's own.
+
+        With placement arms that would only say that a second host is slow.
+        """
+        if self.reconciliation.get("mechanism") not in ("slow_host", "slow_rank"):
+            return False
+        kind = self.opened.get("case_text", {}).get("workload", {}).get("kind")
+        controls = [self.verdict(f"control:{scope.value}") for scope in Scope]
+        return kind != ArmKind.PLACEMENT.value and Verdict.SUPPORTED in controls
 
     @property
     def first_scope(self) -> Scope | None:

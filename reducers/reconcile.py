@@ -17,6 +17,9 @@ from narrows.reducers.scaling import imbalance_kappa
 from narrows.reducers.structure import max_movement
 
 RHO = 0.5
+HIGH_SHARE, LOW_SHARE = 0.75, 0.25
+"""Of the loss, by the point: a rank whose pairs do not settle on which side of a half it is."""
+
 NEGLIGIBLE_KAPPA = 0.15
 """Below this share of the effect, a scope is taken not to hold the mechanism: no test at half of it could tell."""
 
@@ -60,9 +63,9 @@ def reconcile(evidence: dict[str, Any], shape: Shape) -> Reconciliation:
     changes = tuple(float(one) for one in local.mean(axis=0)) if local.size else ()
     if lead in (Account.TRANSFER, Account.PIPELINE):
         return _communication(lead, shares, shape, changes)
-    high = _high_ranks(step, local)
+    high, low = _high_ranks(step, local), _low_ranks(step, local)
     movement = _movement(evidence)
-    if len(high) == local.shape[1]:
+    if high and not low:
         return _everywhere(lead, shares, shape, changes, movement)
     if high:
         return _somewhere(lead, shares, shape, changes, movement, high)
@@ -105,9 +108,22 @@ def _high_ranks(step: np.ndarray[Any, Any], local: np.ndarray[Any, Any]) -> tupl
     return tuple(found)
 
 
+def _low_ranks(step: np.ndarray[Any, Any], local: np.ndarray[Any, Any]) -> tuple[int, ...]:
+    """Positions that clearly do not carry the loss: only beside such a rank is a high one a culprit.
+
+    Where every rank is slower, one that loaded ahead while it waited for another shows less of it, but not none.
+    """
+    found = []
+    for at in range(local.shape[1]):
+        settled = len(step) >= 2 and estimate(local[:, at] - RHO * step).upper < 0
+        if settled or float(local[:, at].mean()) <= LOW_SHARE * float(step.mean()):
+            found.append(at)
+    return tuple(found)
+
+
 def _sizeable(change: np.ndarray[Any, Any], step: np.ndarray[Any, Any]) -> bool:
-    """Three quarters of the loss, by the point: what a rank that really carries it shows even when pairs are noisy."""
-    return float(change.mean()) >= 0.75 * float(step.mean())
+    """By the point: what a rank that really carries the loss shows even when pairs are noisy."""
+    return float(change.mean()) >= HIGH_SHARE * float(step.mean())
 
 
 def _movement(evidence: dict[str, Any]) -> dict[str, Any]:

@@ -118,7 +118,7 @@ def culprit(inputs: Inputs) -> str:
     """``host n1``, ``ranks 2 and 3``; empty where nobody in particular is to blame."""
     found = inputs.concluded.culprit
     if found.get("kind") == "none":
-        found = inputs.state.reconciliation.get("culprit") or found
+        found = inputs.state.culprit or found
     kind, members = str(found.get("kind") or "none"), [str(one) for one in found.get("members") or ()]
     if kind in ("none", "all", "varies") or not members:
         return ""

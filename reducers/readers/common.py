@@ -15,6 +15,7 @@ from narrows.inquiry.errors import NarrowsError
 
 KEPT = 40  # what was not understood is counted in full and shown up to here
 TEXT_SHOWN = 160
+_GZIP = b"\x1f\x8b"
 LARGEST = 1 << 30  # bytes of a decompressed file; more is a mistake or an attack
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][A-Za-z0-9]")
@@ -23,6 +24,10 @@ _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
 class UnreadableError(NarrowsError):
     """A file cannot be read as the kind that it is taken for. Names the file, the place, the rule, the next move."""
+
+
+class UnknownKindError(UnreadableError):
+    """A file is of none of the kinds that are read."""
 
 
 class UnsafePickleError(UnreadableError):
@@ -68,6 +73,16 @@ def shown(text: str) -> str:
     return flat if len(flat) <= TEXT_SHOWN else flat[: TEXT_SHOWN - 3] + "..."
 
 
+def described(value: object) -> str:
+    """``value`` as text, a string as it is; never an error, however deep or large it is."""
+    if isinstance(value, str):
+        return value
+    try:
+        return repr(value)[:200]
+    except (ValueError, RecursionError):  # an integer of thousands of digits, containers within containers
+        return f"a {type(value).__name__} too large to show"
+
+
 def as_text(data: bytes) -> str:
     """UTF-8 (or UTF-16 with its mark); what is not, becomes U+FFFD. ANSI codes are gone."""
     encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
@@ -93,31 +108,38 @@ def number(text: str) -> float | None:
 
 def whole(value: object) -> int | None:
     """An integer given as one, or as its digits; None for everything else."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int):
-        return value
     if isinstance(value, str) and re.fullmatch(r"-?\d{1,19}", value.strip()):
-        return int(value)
-    return None
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if -(2**63) <= value < 2**64 else None
 
 
-def unpacked(data: bytes, name: str) -> bytes:
-    """``data``, decompressed where it is gzip; a torn gzip gives what is whole.
+def unpacked(data: bytes, name: str) -> tuple[bytes, bool]:
+    """``data``, decompressed where it is gzip, and whether the gzip is torn: then what is whole is given.
 
     Raises:
         UnreadableError: it is not gzip after all, or larger than ``LARGEST`` when decompressed.
     """
-    if data[:2] != b"\x1f\x8b":
-        return data
-    inflate = zlib.decompressobj(wbits=31)
-    try:
-        out = inflate.decompress(data, LARGEST)
-    except zlib.error as error:
-        raise UnreadableError(f"{name}: begins as gzip but does not decompress ({error}); copy the file again") from None
-    if inflate.unconsumed_tail:
-        raise UnreadableError(f"{name}: is more than {LARGEST} bytes when decompressed; cut it to the part that matters")
-    return out
+    if data[:2] != _GZIP:
+        return data, False
+    parts: list[bytes] = []
+    room = LARGEST
+    while data[:2] == _GZIP:  # several compressed pieces may follow each other
+        inflate = zlib.decompressobj(wbits=31)
+        try:
+            parts.append(inflate.decompress(data, room))
+        except zlib.error as error:
+            raise UnreadableError(
+                f"{name}: begins as gzip but does not decompress ({error}); copy the file again"
+            ) from None
+        room -= len(parts[-1])
+        if inflate.unconsumed_tail or room <= 0:
+            raise UnreadableError(f"{name}: holds more than {LARGEST} bytes; cut it to the part that matters")
+        if not inflate.eof:
+            return b"".join(parts), True
+        data = inflate.unused_data
+    return b"".join(parts), bool(data.strip(b"\x00"))
 
 
 def plain(value: Any) -> Any:

@@ -183,9 +183,7 @@ def _peers(by_rank: Mapping[int, Dump]) -> tuple[PeerFinding, ...]:
     return tuple(sorted(found, key=lambda one: (one.rank, one.group, one.waits_for)))
 
 
-def _all_blame(
-    findings: Iterable[GroupFinding], peers: Iterable[PeerFinding]
-) -> Iterable[tuple[tuple[int, ...], int]]:
+def _all_blame(findings: Iterable[GroupFinding], peers: Iterable[PeerFinding]) -> Iterable[tuple[tuple[int, ...], int]]:
     """(who waits, for whom), one for each finding and rank."""
     for finding in findings:
         for rank in (*finding.missing, *finding.behind):

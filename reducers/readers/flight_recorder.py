@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from narrows.reducers.readers.common import NotUnderstood, UnreadableError, UnreadList, whole
+from narrows.reducers.readers.common import NotUnderstood, UnreadableError, UnreadList, described, whole
 from narrows.reducers.readers.safe_pickle import load_plain
 
 _PEER = re.compile(r"\b(send|recv)\s+(\d+)\s*(->|<-)\s*(\d+)")
@@ -79,7 +79,7 @@ def rank_from_name(name: str) -> int | None:
 
 
 def read_flight_recorder(data: bytes, name: str = "input", rank: int | None = None) -> Dump:
-    """The dump in ``data``; ``rank`` where the caller knows it.
+    """The dump in ``data``; ``rank`` as the file's name says it, which its groups must agree with.
 
     Raises:
         UnsafePickleError: the pickle holds more than plain data. Nothing of it was run.
@@ -88,14 +88,14 @@ def read_flight_recorder(data: bytes, name: str = "input", rank: int | None = No
     value = _json(data, name) if data.lstrip()[:1] == b"{" else load_plain(data, name)
     if not isinstance(value, Mapping) or "entries" not in value or "version" not in value:
         raise UnreadableError(f"{name}: has no 'version' and 'entries': it is no flight-recorder dump")
-    version = str(value["version"])
+    version = described(value["version"])
     if not re.fullmatch(r"2\.\d+", version):
         raise UnreadableError(f"{name}: flight-recorder format {version!r}; this reader knows 2.0 to 2.10")
     unread = UnreadList()
     if int(version.partition(".")[2][:6]) > 10:
         unread.add(0, f"version {version}", "newer than 2.10; read as 2.10")
     groups = _groups(value.get("pg_config"), unread)
-    known = rank if rank is not None else _own_rank(groups)
+    known = _whose(groups, rank, unread)
     entries = value["entries"]
     if not isinstance(entries, (list, tuple)):
         raise UnreadableError(f"{name}: 'entries' is {type(entries).__name__}, expected a list")
@@ -126,10 +126,10 @@ def _groups(raw: object, unread: UnreadList) -> dict[str, Group]:
     for key, value in (raw if isinstance(raw, Mapping) else {}).items():
         ranks = _ranks(value.get("ranks")) if isinstance(value, Mapping) else None
         if ranks is None:
-            unread.add(0, f"pg_config {key}: {value!r}"[:200], "a group's ranks are not a list of ranks")
+            unread.add(0, f"pg_config {described(key)}: {described(value)}", "a group's ranks are not a list of ranks")
             continue
-        name = str(value.get("name", key))
-        found[name] = Group(name=name, description=str(value.get("desc", "")), ranks=ranks)
+        name = described(value.get("name", key))
+        found[name] = Group(name=name, description=described(value.get("desc", "")), ranks=ranks)
     return found
 
 
@@ -145,34 +145,38 @@ def _ranks(value: object) -> tuple[int, ...] | None:
     return None
 
 
-def _own_rank(groups: Mapping[str, Group]) -> int | None:
-    """The one rank that is in every group of the dump, where there is just one."""
+def _whose(groups: Mapping[str, Group], named: int | None, unread: UnreadList) -> int | None:
+    """The rank of the name, where it is in every group of the dump; else the one rank that is, where there is one."""
     common: set[int] | None = None
     for group in groups.values():
         common = set(group.ranks) if common is None else common & set(group.ranks)
-    return common.pop() if common and len(common) == 1 else None
+    if named is not None and (not common or named in common):
+        return named
+    if named is not None:
+        unread.add(0, f"rank {named} by the file's name", "that rank is not in every group of the dump")
+    return next(iter(common)) if common and len(common) == 1 else None
 
 
 def _status(raw: object, unread: UnreadList) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     for key, value in (raw if isinstance(raw, Mapping) else {}).items():
         if not isinstance(value, Mapping):
-            unread.add(0, f"pg_status {key}: {value!r}"[:200], "a group's status is not a mapping")
+            unread.add(0, f"pg_status {described(key)}: {described(value)}", "a group's status is not a mapping")
             continue
-        numbers = {str(name): whole(item) for name, item in value.items()}
-        found[str(key)] = {name: item for name, item in numbers.items() if item is not None}
+        numbers = {described(name): whole(item) for name, item in value.items()}
+        found[described(key)] = {name: item for name, item in numbers.items() if item is not None}
     return found
 
 
 def _entry(raw: object, at: int, groups: Mapping[str, Group], unread: UnreadList) -> Entry | None:
     if not isinstance(raw, Mapping):
-        unread.add(at, repr(raw)[:200], "an entry is not a mapping")
+        unread.add(at, described(raw), "an entry is not a mapping")
         return None
     op = raw.get("profiling_name")
     p2p = bool(raw.get("is_p2p", False))
     sequence = _sequence(raw, p2p=p2p)
     if not isinstance(op, str) or sequence is None:
-        unread.add(at, repr(dict(list(raw.items())[:6]))[:200], "an entry without a name or a sequence number")
+        unread.add(at, described(dict(list(raw.items())[:6])), "an entry without a name or a sequence number")
         return None
     state = raw.get("state") if isinstance(raw.get("state"), str) else "unknown"
     group = _group_name(raw)
@@ -184,9 +188,9 @@ def _entry(raw: object, at: int, groups: Mapping[str, Group], unread: UnreadList
         pending=state not in _DONE and not raw.get("retired", False),
         p2p=p2p or direction is not None,
         state=str(state),
-        created_ns=whole(raw.get("time_created_ns") or raw.get("time_created_us")),
-        started_ns=whole(raw.get("time_discovered_started_ns")),
-        completed_ns=whole(raw.get("time_discovered_completed_ns")),
+        created_ns=_time(raw.get("time_created_ns")),
+        started_ns=_time(raw.get("time_discovered_started_ns")),
+        completed_ns=_time(raw.get("time_discovered_completed_ns")),
         duration_ms=_float(raw.get("duration_ms")),
         timeout_ms=whole(raw.get("timeout_ms")),
         input_sizes=_sizes(raw.get("input_sizes")),
@@ -207,10 +211,10 @@ def _sequence(raw: Mapping[Any, Any], *, p2p: bool) -> int | None:
 def _group_name(raw: Mapping[Any, Any]) -> str:
     value = raw.get("process_group")
     if isinstance(value, (list, tuple)) and value:
-        return str(value[0])
+        return described(value[0])
     if isinstance(value, str):
         return value
-    return str(raw.get("pg_name", raw.get("pg_id", "")))
+    return described(raw.get("pg_name", raw.get("pg_id", "")))
 
 
 def _peer(op: str, group: Group | None) -> tuple[str | None, int | None]:
@@ -229,6 +233,11 @@ def _sizes(value: object) -> tuple[tuple[int, ...], ...]:
         return ()
     rows = [row for row in value[:_SIZES_KEPT] if isinstance(row, (list, tuple))]
     return tuple(tuple(item for part in row[:_SIZES_KEPT] if (item := whole(part)) is not None) for row in rows)
+
+
+def _time(value: object) -> int | None:
+    """JSON dumps write 0 for what has not happened, pickles None."""
+    return whole(value) or None
 
 
 def _float(value: object) -> float | None:

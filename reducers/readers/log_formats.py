@@ -54,6 +54,9 @@ _KEYS: dict[str, tuple[str, float]] = {
 }
 
 
+_TIGHT = {"".join(key.split()): value for key, value in _KEYS.items()}  # a wrapped line may lose a space in a label
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
     """One way of writing steps. ``marks``: a line without one of them is not looked at. ``timing`` says what a
@@ -69,7 +72,7 @@ class Format:
 def _pick(pairs: Iterable[tuple[str, str]]) -> Fields:
     found: Fields = {}
     for key, text in pairs:
-        known = _KEYS.get(key.strip().lower())
+        known = _TIGHT.get("".join(key.lower().split()))
         value = number(text)
         if known is not None and value is not None:
             found.setdefault(known[0], value * known[1])
@@ -77,7 +80,7 @@ def _pick(pairs: Iterable[tuple[str, str]]) -> Fields:
 
 
 def _named(pattern: re.Pattern[str], text: str) -> Fields | None:
-    """The groups of ``pattern`` by name; ``step_s`` becomes ``step_ms``, a name ending in ``_k`` is in thousands."""
+    """The groups of ``pattern`` by name; ``step_s`` becomes ``step_ms``."""
     match = pattern.search(text)
     if match is None:
         return None
@@ -92,7 +95,7 @@ def _by(pattern: str) -> Callable[[str], Fields | None]:
     return lambda text: _named(compiled, text)
 
 
-_MEGATRON = re.compile(r"\biteration\s+(\d+)\s*/\s*(\d+)\s*\|(.*)", re.S)
+_MEGATRON = re.compile(r"\biteration\s+(\d+)\s*/\s*(\d+)\s*\|(.*)", re.DOTALL)
 
 
 def _megatron(text: str) -> Fields | None:
@@ -146,10 +149,10 @@ _HF_PAIR = re.compile(r"'(\w+)':\s*'?([-+.\deE]+)'?")
 
 
 def _hf(text: str) -> Fields | None:
-    """A line of the Trainer's dictionary, or its progress bar."""
-    if "{'loss'" in text:
-        return _pick(_HF_PAIR.findall(text[text.index("{'loss'") :]))
-    return tqdm(text)
+    """A line of the Trainer's dictionary, its progress bar, or both where they are glued together."""
+    if "{'loss'" not in text:
+        return tqdm(text)
+    return {**(tqdm(text) or {}), **_pick(_HF_PAIR.findall(text[text.index("{'loss'") :]))}
 
 
 _DEEPSPEED = re.compile(r"\bstep=(\d+), skipped=\d+, lr=\[([^\],]*)")

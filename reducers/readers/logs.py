@@ -13,6 +13,7 @@ from narrows.reducers.readers.common import NotUnderstood, UnreadableError, Unre
 from narrows.reducers.readers.log_formats import FORMATS, Fields, Format, from_pattern
 
 _WRAPPED = 3  # a line may be wrapped over this many more
+_LONGEST = 2048  # characters of a line that are looked at; a step's line is shorter
 _SAMPLE = 4000  # lines of each format that decide which one it is
 _TIME = re.compile(
     r"(?P<date>\d{4}[-/]\d\d[-/]\d\d)[T ](?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
@@ -26,7 +27,10 @@ _FAILURE = re.compile(
     r"Unsupported ncclDataType|ChildFailedError|Signal \d+ \(SIG|Killed$|DUE TO TIME LIMIT)"
 )
 _FAILURES_KEPT = 20
-_PYTHON_RUN = re.compile(r"Traceback \(most recent call last\)|torchrun|torch\.distributed|torchelastic|\[rank\d+\]:|NCCL (?:INFO|WARN)")
+_PYTHON_RUN = re.compile(
+    r"Traceback \(most recent call last\)|torchrun|torch\.distributed|torchelastic|\[rank\d+\]:|"
+    r"NCCL (?:INFO|WARN)|File \"[^\"\n]+\.py\", line \d+"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +89,13 @@ class TrainingLog:
 
 def looks_like(text: str) -> bool:
     """Whether ``text`` holds steps of a known format, or the output of a training program that failed."""
-    pieces = list(lines_of(text))
-    return _recognised(pieces) is not None or bool(_PYTHON_RUN.search(text))
+    pieces = _pieces(text)
+    failed = any(_FAILURE.search(piece) for _, piece in pieces)
+    return _recognised(pieces) is not None or (failed and bool(_PYTHON_RUN.search(text)))
+
+
+def _pieces(text: str) -> list[tuple[int, str]]:
+    return [(line, piece[:_LONGEST]) for line, piece in lines_of(text)]
 
 
 def read_log(data: bytes, name: str = "input", pattern: str | None = None) -> TrainingLog:
@@ -96,19 +105,21 @@ def read_log(data: bytes, name: str = "input", pattern: str | None = None) -> Tr
         UnreadableError: no line is of a known format, and none tells of a failure.
         ValueError: ``pattern`` is no regular expression with a group ``step``.
     """
-    pieces = list(lines_of(as_text(data)))
+    pieces = _pieces(as_text(data))
     chosen = from_pattern(pattern) if pattern is not None else _recognised(pieces)
     failures = [(line, text) for line, text in pieces if _FAILURE.search(text)]
     if chosen is None and not failures:
         known = ", ".join(one.name for one in FORMATS)
         raise UnreadableError(
-            f"{name}: none of {len(pieces)} lines is a step of a known format ({known}); give a pattern with named groups, "
-            r"as in 'step (?P<step>\d+) .* (?P<step_ms>[\d.]+) ms'"
+            f"{name}: none of {len(pieces)} lines is a step of a known format ({known}); "
+            r"give a pattern with named groups, as in 'step (?P<step>\d+) .* (?P<step_ms>[\d.]+) ms'"
         )
     unread = UnreadList()
     found = list(_steps(pieces, chosen, unread)) if chosen is not None else []
     if pattern is not None and not found:
-        raise UnreadableError(f"{name}: the pattern {pattern!r} matches none of {len(pieces)} lines; try it on one of them")
+        raise UnreadableError(
+            f"{name}: the pattern {pattern!r} matches none of {len(pieces)} lines; try it on one of them"
+        )
     steps = _differences(found) if chosen is not None and chosen.timing == "difference" else [one for one, _ in found]
     totals = [int(fields["total_steps"]) for _, fields in found if "total_steps" in fields]
     return TrainingLog(
@@ -121,7 +132,9 @@ def read_log(data: bytes, name: str = "input", pattern: str | None = None) -> Tr
         total_steps=max(totals, default=None),
         median_step_ms=_median([one.step_ms for one in steps if one.step_ms is not None]),
         source_lines=sum(1 for _, text in pieces if _SOURCE_CODE.search(text)),
-        failures=tuple(LogFailure(line=at, text=shown(text), rank=_rank(text)) for at, text in failures[:_FAILURES_KEPT]),
+        failures=tuple(
+            LogFailure(line=at, text=shown(text), rank=_rank(text)) for at, text in failures[:_FAILURES_KEPT]
+        ),
         failure_lines=len(failures),
         not_understood=unread.done(),
     )
@@ -135,11 +148,9 @@ def _recognised(pieces: Sequence[tuple[int, str]]) -> Format | None:
         scores[one.name] = sum(1 for text in marked if _fields(one, text) is not None)
     trainer = any("{'loss'" in text or "{'train_runtime'" in text for _, text in pieces)
     bars = {"tqdm"} if trainer else {"tqdm", "hf-trainer"}
-    certain = [one for one in FORMATS if one.name not in {"tqdm", "hf-trainer"} and scores[one.name]]
-    if certain:
-        return max(certain, key=lambda one: scores[one.name])
-    left = [one for one in FORMATS if scores[one.name] and (one.name == "tqdm" or one.name not in bars)]
-    return left[0] if left else None
+    found = [one for one in FORMATS if scores[one.name]]
+    certain = [one for one in found if one.name not in bars] or [one for one in found if one.name == "tqdm"]
+    return max(certain, key=lambda one: scores[one.name], default=None)
 
 
 def _fields(one: Format, text: str) -> Fields | None:
@@ -169,16 +180,23 @@ def _joined(pieces: Sequence[tuple[int, str]], place: int) -> str:
     if not re.search(r"\biteration\s+\d+\s*/\s*\d+", text):
         return text
     for _, more in pieces[place + 1 : place + 1 + _WRAPPED]:
-        if text.rstrip().endswith("|") and "elapsed" in text:
-            break
-        if re.search(r"\biteration\s+\d+\s*/", more) or "|" not in more:
+        begins = re.search(r"\biteration\s+\d+\s*/", more)
+        if begins or "|" not in more or (text.rstrip().endswith("|") and not _goes_on(more)):
             break
         text += more
     return text
 
 
+def _goes_on(text: str) -> bool:
+    """Whether the first part before a bar is ``label: value``: the line before was cut at a bar by chance."""
+    return bool(re.match(r"\s*[^|:]+:\s*[^|\s]+\s*\|", text))
+
+
 def _step(line: int, text: str, fields: Fields) -> LogStep:
-    known = {key: fields.get(key) for key in ("step_ms", "loss", "lr", "grad_norm", "tokens_per_s", "samples_per_s", "tflops")}
+    known = {
+        key: fields.get(key)
+        for key in ("step_ms", "loss", "lr", "grad_norm", "tokens_per_s", "samples_per_s", "tflops")
+    }
     skipped = fields.get("skipped")
     return LogStep(
         line=line,
@@ -213,9 +231,11 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def _dialect(one: Format, pieces: Sequence[tuple[int, str]]) -> str:
-    """Megatron-DeepSpeed writes Megatron's lines, with DeepSpeed's beside them."""
-    deepspeed = one.name == "megatron" and any("deepspeed" in text.lower() for _, text in pieces)
-    return "megatron-deepspeed" if deepspeed else one.name
+    """Megatron-DeepSpeed writes Megatron's lines, with DeepSpeed's beside them; NeMo 1 writes Lightning's bars."""
+    sign, name = {"megatron": ("deepspeed", "megatron-deepspeed"), "lightning": ("nemo", "nemo-1")}.get(
+        one.name, ("", "")
+    )
+    return name if sign and any(sign in text.lower() for _, text in pieces) else one.name
 
 
 def _rank(text: str) -> int | None:

@@ -13,9 +13,12 @@ from enum import StrEnum
 
 from narrows.reducers.readers.common import NotUnderstood, UnreadableError, UnreadList, as_text, lines_of, number, shown
 
-_TAG = r"(?:\[[\w.@,-]*\d\](?:<std(?:out|err|diag)>)?:?|[^<>\s]*<std(?:out|err)>:)"
-_PREFIX = re.compile(rf"^\s*(?:{_TAG}\s?|\d+:\s|\d{{4}}-\d\d-\d\dT[\d:.]+(?:Z|[-+]\d\d:?\d\d)\s|[\w.-]+:\s(?=\s*(?:#|\d+\s)))+")
-_TAG_INSIDE = re.compile(rf"{_TAG}")
+_BRACKET = r"\[[\w.@,-]*\d\](?:<std(?:out|err|diag)>)?:?"
+_TAG = rf"(?:{_BRACKET}|[^<>\s]*<std(?:out|err)>:)"
+_PREFIX = re.compile(
+    rf"^\s*(?:{_TAG}\s?|\d+:\s|\d{{4}}-\d\d-\d\dT[\d:.]+(?:Z|[-+]\d\d:?\d\d)\s|[\w.-]+:\s(?=\s*(?:#|\d+\s)))+"
+)
+_TAG_INSIDE = re.compile(_BRACKET)
 _RANK = re.compile(
     r"#\s*Rank\s+(?P<rank>\d+)\s+(?:Group\s+(?P<group>\d+)\s+)?Pid\s+(?P<pid>\d+)\s+on\s+(?P<host>\S+)\s+"
     r"device\s+(?P<device>\d+)\s+\[(?P<bus>[^\]]*)\]\s*(?P<name>.*)"
@@ -26,7 +29,8 @@ _PROGRAM = re.compile(r"\b([a-z_]+)_perf\b")
 _WRONG = re.compile(r"#\s*Out of bounds values\s*:\s*(\d+)\s*(\w*)")
 _AVERAGE = re.compile(r"#\s*Avg bus bandwidth\s*:\s*(\S+)")
 _VERSION = re.compile(
-    r"^#?\s*(nccl-tests version .*|rccl-tests.*version.*|(?:NCCL|RCCL|HIP|ROCm|CUDA) version\b.*|Librccl path.*)", re.I
+    r"^#?\s*(nccl-tests version .*|rccl-tests.*version.*|(?:NCCL|RCCL|HIP|ROCm|CUDA) version\b.*|Librccl path.*)",
+    re.IGNORECASE,
 )
 _FAILURE = re.compile(
     r"Test (?:NCCL |CUDA |HIP )?failure|NCCL WARN|start failed on|alloc failed|launch failed|Segmentation fault|"
@@ -241,17 +245,14 @@ class _Reader:
         self.current(line).parameters = {name.strip().replace(" ", "_"): int(value[:18]) for name, value, _ in found}
 
     def foot(self, line: int, text: str) -> None:
-        test = self.current(line) if text.strip("# ") else None
-        if test is None:
-            return
         if match := _WRONG.match(text):
-            test.wrong = (int(match[1][:18]), match[2])
+            self.current(line).wrong = (int(match[1][:18]), match[2])
         elif match := _AVERAGE.match(text):
-            test.average = number(match[1])
-            if test.average is None:
+            self.current(line).average = number(match[1])
+            if number(match[1]) is None:
                 self.unread.add(line, text, "the average bus bandwidth is not a number")
-        elif "Collective test concluded" in text:
-            test.concluded = True
+        elif "Collective test concluded" in text and self.open is not None:
+            self.open.concluded = True
 
     def row(self, line: int, text: str) -> None:
         test = self.current(line)
@@ -293,17 +294,25 @@ def read_nccl_tests(data: bytes, name: str = "input") -> NcclTests:
         reader.take(line, text)
     if reader.open is not None:
         reader.tests.append(reader.open.closed())
-    if not reader.tests and not reader.launch:
+    tests = tuple(test for test in reader.tests if _says_something(test))
+    if not tests and not reader.launch:
         raise UnreadableError(
-            f"{name}: has no nccl-tests head ('# nThread ...'), table or known failure message; give the test's whole output"
+            f"{name}: has no nccl-tests head ('# nThread ...'), table or known failure message; "
+            "give the test's whole output"
         )
     return NcclTests(
-        tests=tuple(test for test in reader.tests if test.parameters or test.rows or test.devices or test.failures),
+        tests=tests,
         versions=tuple(reader.versions),
         launch_failures=tuple(reader.launch),
         debug_lines=reader.debug,
         not_understood=reader.unread.done(),
     )
+
+
+def _says_something(test: Test) -> bool:
+    """False for what one line out of place began."""
+    found = (test.collective, test.parameters, test.rows, test.devices, test.failures)
+    return any(found) or test.avg_busbw_gb_s is not None
 
 
 def _device(match: re.Match[str]) -> Device:
@@ -363,9 +372,7 @@ def _side(values: dict[str, str]) -> Side | None:
     if time_us is None or algbw is None or busbw is None:
         return None
     wrong = number(values.get("#wrong", ""))
-    return Side(
-        time_us=time_us, algbw_gb_s=algbw, busbw_gb_s=busbw, wrong=int(wrong) if wrong is not None else None
-    )
+    return Side(time_us=time_us, algbw_gb_s=algbw, busbw_gb_s=busbw, wrong=int(wrong) if wrong is not None else None)
 
 
 def _int(text: str) -> int | None:

@@ -14,11 +14,18 @@ from typing import Any, NoReturn
 from narrows.reducers.readers.common import UnreadableError, UnsafePickleError
 
 _ALLOWED = frozenset(
-    "PROTO FRAME STOP MARK POP POP_MARK DUP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 "
-    "FLOAT BINFLOAT STRING BINSTRING SHORT_BINSTRING UNICODE SHORT_BINUNICODE BINUNICODE BINUNICODE8 "
-    "SHORT_BINBYTES BINBYTES BINBYTES8 LIST EMPTY_LIST APPEND APPENDS TUPLE EMPTY_TUPLE TUPLE1 TUPLE2 TUPLE3 "
-    "DICT EMPTY_DICT SETITEM SETITEMS GET BINGET LONG_BINGET PUT BINPUT LONG_BINPUT MEMOIZE".split()
-)
+    (
+        "PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "DUP", "NONE", "NEWTRUE", "NEWFALSE",
+        "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT",
+        "STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8",
+        "SHORT_BINBYTES", "BINBYTES", "BINBYTES8", "LIST", "EMPTY_LIST", "APPEND", "APPENDS",
+        "TUPLE", "EMPTY_TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "DICT", "EMPTY_DICT", "SETITEM", "SETITEMS",
+        "GET", "BINGET", "LONG_BINGET", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE",
+    )
+)  # fmt: skip
+_TO_MARK = frozenset(("LIST", "DICT", "APPENDS", "SETITEMS", "POP_MARK"))
+_DROPS = {"POP": 1, "APPEND": 1, "SETITEM": 2}
+_DEEPEST = 64  # a dump's tuples hold names and sizes, two levels of them
 _MEMO = frozenset(("PUT", "BINPUT", "LONG_BINPUT"))
 # What the unpickler raises on damaged bytes: it checks little, and the opcode that fails decides the type.
 _DAMAGE = (
@@ -50,17 +57,64 @@ def load_plain(data: bytes, name: str = "input") -> Any:
     except UnsafePickleError as error:
         raise UnsafePickleError(f"{name}: {error}") from None
     except _DAMAGE as error:
-        raise UnreadableError(f"{name}: is not a whole pickle ({type(error).__name__}: {error}); copy it again") from None
+        raise UnreadableError(
+            f"{name}: is not a whole pickle ({type(error).__name__}: {error}); copy it again"
+        ) from None
+
+
+class _Depths:
+    """How deep tuples nest on the unpickler's stack: hashing a deep tuple would overflow the stack of the process."""
+
+    def __init__(self) -> None:
+        self.stack: list[int | None] = []  # None is a mark
+        self.memo: dict[object, int] = {}
+
+    def step(self, opcode: str, argument: object) -> int:
+        """The depth of what ``opcode`` leaves on top, 0 for everything but tuples."""
+        depth = 0
+        if opcode.startswith("TUPLE"):
+            depth = 1 + max((one for one in self._taken(opcode) if one is not None), default=0)
+            self.stack.append(depth)
+        elif opcode == "MARK":
+            self.stack.append(None)
+        elif opcode in _TO_MARK:
+            self._taken("TUPLE")
+            self.stack += [0] * (opcode in ("LIST", "DICT"))
+        elif opcode in _DROPS:
+            del self.stack[len(self.stack) - _DROPS[opcode] :]
+        elif opcode.endswith("GET"):
+            depth = self.memo.get(argument, 0)
+            self.stack.append(depth)
+        elif opcode.endswith("PUT") or opcode == "MEMOIZE":
+            key = len(self.memo) if opcode == "MEMOIZE" else argument
+            self.memo[key] = (self.stack[-1] if self.stack else 0) or 0
+        elif opcode not in ("PROTO", "FRAME", "STOP"):
+            self.stack.append((self.stack[-1] if self.stack else 0) if opcode == "DUP" else 0)
+        return depth
+
+    def _taken(self, opcode: str) -> list[int | None]:
+        if opcode != "TUPLE":
+            count = int(opcode[-1])
+            taken = self.stack[-count:]
+            del self.stack[-count:]
+            return taken
+        taken = []
+        while self.stack and (top := self.stack.pop()) is not None:
+            taken.append(top)
+        return taken
 
 
 def _check(data: bytes, name: str) -> None:
+    depths = _Depths()
     try:
         for opcode, argument, place in pickletools.genops(data):
             if opcode.name not in _ALLOWED:
                 raise UnsafePickleError(
                     f"{name}: byte {place}: pickle opcode {opcode.name} is refused, only plain containers, strings and "
-                    "numbers are read; nothing was run; do not load this file with another tool before you know its origin"
+                    "numbers are read; nothing was run; find out where this file comes from"
                 )
+            if depths.step(opcode.name, argument) > _DEEPEST:
+                raise UnsafePickleError(f"{name}: byte {place}: tuples nest deeper than {_DEEPEST}; nothing was run")
             if opcode.name in _MEMO and isinstance(argument, int) and not 0 <= argument <= len(data):
                 raise UnreadableError(f"{name}: byte {place}: memo index {argument} is beyond the file; copy it again")
     except _DAMAGE as error:

@@ -166,15 +166,15 @@ def investigated(cli: Cli) -> Callable[[Path, Finished], Investigated]:
         found = Investigated(
             finished=finished, report=report, docket=docket, state=State.of(docket), directory=directory
         )
-        audit(found, case_file)
+        audit(found, case_file, cli.folder)
         cli.leaves_nothing()
         return found
 
     return read
 
 
-def audit(one: Investigated, case_file: Path) -> None:
-    """What must hold for every investigation, whatever it found."""
+def audit(one: Investigated, case_file: Path, cwd: Path) -> None:
+    """What must hold for every investigation, whatever it found. ``cwd`` is where its command ran."""
     assert one.docket.torn == 0
     assert one.report["status"] == "concluded", one.told()
     assert {row["id"]: row["verdict"] for row in one.report["hypotheses"]} == {
@@ -182,7 +182,7 @@ def audit(one: Investigated, case_file: Path) -> None:
     }, one.told()
     _check_registered_first(one.docket)
     assert _check_ledgers(case_file.parent, _unfinished(one)) >= 2
-    _check_postmortem(one)
+    _check_postmortem(one, cwd)
 
 
 def _check_registered_first(docket: Docket) -> None:
@@ -240,15 +240,16 @@ def _adds_up(path: Path) -> bool:
     return True
 
 
-def _check_postmortem(one: Investigated) -> None:
+def _check_postmortem(one: Investigated, cwd: Path) -> None:
     path = one.directory / "postmortem.md"
     text = path.read_text(encoding="utf-8")
     for found in _LINK.finditer(text):
         link = (found.group(1) or found.group(2)).partition("#")[0]
         if link and not link.startswith(("http:", "https:", "data:", "mailto:")):
             assert (path.parent / link).exists(), f"{path}: {link} leads nowhere"
-    ending = "".join(one.finished.out.split())  # a terminal may have wrapped the path
-    assert str(path) in ending, one.finished.out[-2000:]
+    named = re.search(r"^postmortem +(\S+)$", one.finished.out, re.MULTILINE)
+    assert named, one.finished.out[-2000:]
+    assert (cwd / named.group(1)).resolve() == path.resolve()
 
 
 @pytest.fixture
