@@ -162,6 +162,22 @@ def test_a_slow_host_is_told_from_a_control_and_from_its_shard(
     assert player.conclusion.first_scope == "one_rank"
 
 
+def test_a_host_is_acquitted_when_the_control_shows_the_loss_too(
+    world_of: type[Any], case_of: MakeCase, player_of: MakePlayer
+) -> None:
+    verdicts = {
+        "scope:one_rank": "supported",
+        "control:one_rank": "supported",
+        "perturbation:synthetic-input": "supported",
+        "closing:synthetic-input": "supported",
+    }
+    player = player_of(world_of(reading=SLOW_HOST | {"account": "input"}, verdicts=verdicts), case_of())
+    assert player.play().reason is StopReason.EXPLAINED
+    assert player.launched == ["one_rank-regressed", "one_rank-control", "synthetic-input-one_rank"]
+    assert player.conclusion.mechanism == "input"
+    assert player.conclusion.culprit == {"kind": "all", "members": []}
+
+
 def test_placement_arms_are_two_sets_of_ranks_in_one_launch(
     suspects: Case, world_of: type[Any], player_of: MakePlayer
 ) -> None:

@@ -60,6 +60,19 @@ def test_every_rank_computing_longer_is_compute_everywhere(read: Read) -> None:
     assert set(found.kappa.values()) == {1.0}
 
 
+def test_a_rank_is_no_culprit_while_no_other_rank_is_clearly_without_the_loss(read: Read) -> None:
+    """Loaders that are all slow: whoever is behind shows the whole loss, those that loaded ahead meanwhile less."""
+
+    def slower(rank: int, step: int) -> float:
+        pair = step // 80
+        behind = rank == 0 or (pair + rank) % 2 == 0
+        return usual(rank, step) + (DELTA_MS if behind else 0.4 * DELTA_MS)
+
+    found = read(compute=slower)
+    assert found.mechanism == "compute"
+    assert found.culprit == {"kind": "all", "members": []}
+
+
 @pytest.mark.parametrize("slow", [0, 3])
 def test_one_rank_computing_longer_is_that_rank(slow: int, read: Read) -> None:
     found = read(compute=added(lambda rank, _step: rank == slow))
