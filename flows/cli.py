@@ -171,6 +171,26 @@ def manifest(
 
 
 @app.command(group=_RECORD)
+def reduce(
+    *traces: Annotated[Path, Parameter(help="Kineto traces (.json, .json.gz), or folders of them.")],
+    out: Annotated[Path | None, Parameter(help="Folder for the reduced traces, NAME.reduced.json each.")] = None,
+    workers: Annotated[int, Parameter(help="Traces read at the same time.")] = 1,
+    thresholds: Annotated[
+        Path | None, Parameter(help="A YAML file with thresholds of your own for the labels.")
+    ] = None,
+    json_: Json = False,
+) -> int:
+    """Reduce profiler traces to a few kilobytes each: busy and idle time, communication, copies, a named bottleneck.
+
+    Damaged and torn traces are read as far as they hold whole records, and say so. Several ranks of one run are matched
+    collective by collective. Exit code 1 when a file could not be read.
+    """
+    from narrows.flows.reduce_command import reduce_traces
+
+    return reduce_traces(list(traces), out, json_, workers, thresholds)
+
+
+@app.command(group=_RECORD)
 def read(
     *files: Annotated[Path, Parameter(help="Files, or folders of files, of any kind that is known.")],
     pattern: Annotated[

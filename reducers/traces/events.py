@@ -113,15 +113,16 @@ def _leniently(text: bytes, *, digits: bool) -> AnyEvent:
     return msgspec.convert(found, Event, strict=False)
 
 
-_CONTROL = bytes(0x20 if code < 0x20 else code for code in range(256))
+_CONTROL = bytes(max(code, 0x20) for code in range(256))
 _LONE_BACKSLASH = re.compile(rb'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _NOT_A_NUMBER = re.compile(rb"(?<=[:\[,\s])[-+]?(?:nan|inf(?:inity)?)\b(?=\s*[,}\]])", re.IGNORECASE)
 _TRAILING_COMMA = re.compile(rb",(?=\s*[}\]])")
-_STRING_VALUE = re.compile(rb'(?<=: ")(.*?)(?="\s*(?:,\s*"[^"]*"\s*:|[}\]]))', re.DOTALL)
+# Only in the name: elsewhere the guess could swallow the keys behind it.
+_NAME_VALUE = re.compile(rb'(?<="name")(\s*:\s*")(.*?)(?="\s*,\s*"(?:pid|tid|ts|dur|args|ph|cat)"\s*:)', re.DOTALL)
 
 
 def _escape_quotes(match: re.Match[bytes]) -> bytes:
-    return re.sub(rb'(?<!\\)"', rb"\\\"", match[1])
+    return match[1] + re.sub(rb'(?<!\\)"', rb'\\"', match[2])
 
 
 # In this order: each step leaves valid text as it is, the last ones guess.
@@ -131,7 +132,7 @@ _LADDER: tuple[Callable[[bytes], bytes], ...] = (
     lambda text: _LONE_BACKSLASH.sub(rb"\\\\", text),  # Windows paths written without escaping
     lambda text: _NOT_A_NUMBER.sub(b"null", text),  # C++ prints nan, -nan and inf
     lambda text: _TRAILING_COMMA.sub(b"", text),
-    lambda text: _STRING_VALUE.sub(_escape_quotes, text),  # quotes inside a name, not escaped
+    lambda text: _NAME_VALUE.sub(_escape_quotes, text),  # quotes inside a name, not escaped
 )
 
 

@@ -22,18 +22,23 @@ class Union(NamedTuple):
         return int((self.ends - self.starts).sum())
 
 
+_NEVER = np.iinfo(np.int64).max
 EMPTY = Union(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def union(starts: Ints, ends: Ints) -> Union:
     """What the intervals cover together. Empty intervals cover nothing."""
     kept = ends > starts
-    starts, ends = starts[kept], ends[kept]
+    if not kept.all():
+        starts, ends = starts[kept], ends[kept]
     if not len(starts):
         return EMPTY
-    order = np.argsort(starts, kind="stable")
-    starts = starts[order]
-    reach = np.maximum.accumulate(ends[order])
+    if (starts[1:] < starts[:-1]).any():
+        order = np.argsort(starts, kind="stable")
+        starts = starts[order]  # one after the other: traces have hundreds of thousands
+        ends = ends[order]
+        del order
+    reach = np.maximum.accumulate(ends)
     opens = np.concatenate(([True], starts[1:] > reach[:-1]))
     first = np.flatnonzero(opens)
     last = np.append(first[1:] - 1, len(starts) - 1)
@@ -60,6 +65,12 @@ def covered_within(cover: Union, starts: Ints, ends: Ints) -> Ints:
     return covered_before(cover, ends) - covered_before(cover, starts)
 
 
+def touching(cover: Union, other: Union) -> Union:
+    """The pieces of ``cover`` that overlap ``other`` anywhere, whole."""
+    kept = covered_within(other, cover.starts, cover.ends) > 0
+    return Union(cover.starts[kept], cover.ends[kept])
+
+
 def overlap(one: Union, other: Union) -> int:
     """The nanoseconds that both cover."""
     return int(covered_within(one, other.starts, other.ends).sum())
@@ -73,9 +84,11 @@ def clip_streams(starts: Ints, ends: Ints, stream_keys: Ints) -> tuple[Ints, int
     if not len(starts):
         return ends, 0
     order = np.lexsort((ends, starts, stream_keys))
-    sorted_starts, sorted_ends, keys = starts[order], ends[order], stream_keys[order]
-    limit = np.append(np.where(keys[1:] == keys[:-1], sorted_starts[1:], np.iinfo(np.int64).max), np.iinfo(np.int64).max)
-    clipped = np.minimum(sorted_ends, limit)
-    result = np.empty_like(ends)
-    result[order] = clipped
-    return result, int((sorted_ends - clipped).sum())
+    limit, keys = np.append(starts[order][1:], _NEVER), stream_keys[order]
+    limit[:-1][keys[1:] != keys[:-1]] = _NEVER
+    excess = np.maximum(ends[order] - limit, 0)
+    if not excess.any():
+        return ends, 0
+    result = ends.copy()
+    result[order] -= excess
+    return result, int(excess.sum())

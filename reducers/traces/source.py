@@ -32,7 +32,7 @@ def _inflaters() -> tuple[Callable[[], _Inflater], tuple[type[Exception], ...]]:
         isal = importlib.import_module("isal.isal_zlib")
     except ImportError:
         return lambda: zlib.decompressobj(_GZIP_WINDOW), (zlib.error,)
-    return lambda: isal.decompressobj(_GZIP_WINDOW), (isal.error, zlib.error)
+    return lambda: isal.decompressobj(_GZIP_WINDOW), (getattr(isal, "error", zlib.error), zlib.error)
 
 
 class Source:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +25,7 @@ from narrows.reducers.traces.kinds import (
 )
 from narrows.reducers.traces.times import ns_from_digits, ns_from_us
 
-Ints = npt.NDArray[np.int64]
+Ints = npt.NDArray[Any]  # integers: times and correlations of 64 bits, indices of fewer
 LONGEST_NS = 7 * 86_400 * 10**9  # CUPTI has reported durations of 236 years
 NO_CORRELATION = -1
 
@@ -59,6 +61,10 @@ class Columns:
     correlation: Ints
 
 
+# Type codes, the same for array and numpy: 64 bits for times and correlations, fewer for indices.
+_KINDS = {"start": "q", "dur": "q", "device": "h", "stream": "i", "name": "i", "work": "b", "correlation": "q"}
+
+
 class Interned(dict[str, int]):
     """A number for each text, in order of appearance."""
 
@@ -84,8 +90,10 @@ class Table:
     _name_ids: dict[tuple[str, str, bool], tuple[int, int]] = field(default_factory=dict)
     _rows: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     _times: list[tuple[float, float]] = field(default_factory=list)
-    _blocks: list[npt.NDArray[np.int64]] = field(default_factory=list)
-    _launch_blocks: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    _columns: dict[str, array[int]] = field(
+        default_factory=lambda: {name: array(kind) for name, kind in _KINDS.items()}
+    )
+    _launches: tuple[array[int], array[int]] = field(default_factory=lambda: (array("q"), array("q")))
 
     def add(self, events: Iterable[AnyEvent]) -> None:
         """Keep what is of use of these events, in their order."""
@@ -105,11 +113,12 @@ class Table:
         for event, correlation in launches:
             times = times_ns(event, needs_duration=False)
             if times:
-                self._launch_blocks.append(np.array([[times[0], correlation]], np.int64))
+                self.add_launches(np.array([times[0]], np.int64), np.array([correlation], np.int64))
         self._flush()
 
     def add_launches(self, starts_ns: Ints, correlations: Ints) -> None:
-        self._launch_blocks.append(np.column_stack((starts_ns, correlations)))
+        self._launches[0].frombytes(starts_ns.tobytes())
+        self._launches[1].frombytes(correlations.tobytes())
 
     def _add_device_work(self, event: AnyEvent) -> None:
         args = event.args or NO_ARGS
@@ -137,7 +146,9 @@ class Table:
                 self.dropped["duration"] += 1
                 return
             self._flush()
-            self._keep(np.array([[times[0], times[1] - times[0], *row]], np.int64), [row], [args])
+            if work_id == Work.COMMUNICATION:
+                self.collectives[self.num_device_events] = args
+            self._store(np.array([[times[0], times[1] - times[0], *row]], np.int64))
             return
         self._times.append((event.ts, event.dur))
         self._rows.append(row)
@@ -157,8 +168,7 @@ class Table:
             self.dropped["duration"] += int((~sane).sum())
             block = block[sane]
             self._renumber(sane)
-        self._blocks.append(block)
-        self.num_device_events += len(block)
+        self._store(block)
         self._rows.clear()
         self._times.clear()
 
@@ -171,11 +181,10 @@ class Table:
             if args is not None and sane[row - base]:
                 self.collectives[int(places[row - base])] = args
 
-    def _keep(self, block: Ints, rows: Sequence[tuple[int, ...]], arguments: Sequence[Args]) -> None:
-        for offset, (row, args) in enumerate(zip(rows, arguments, strict=True)):
-            if row[3] == Work.COMMUNICATION:
-                self.collectives[self.num_device_events + offset] = args
-        self._blocks.append(block)
+    def _store(self, block: Ints) -> None:
+        """Keep rows, shape (rows, 7). Columns grow in place: no second copy of the whole is ever made."""
+        for (name, kind), column in zip(_KINDS.items(), block.T, strict=True):
+            self._columns[name].frombytes(column.astype(kind).tobytes())
         self.num_device_events += len(block)
 
     def _add_annotation(self, event: AnyEvent) -> None:
@@ -213,10 +222,18 @@ class Table:
     def finish(self) -> tuple[Columns, Ints]:
         """The device work, and the launches as (start in ns, correlation), shape (launches, 2), by correlation."""
         self._flush()
-        rows = np.concatenate(self._blocks) if self._blocks else np.empty((0, 7), np.int64)
-        launches = np.concatenate(self._launch_blocks) if self._launch_blocks else np.empty((0, 2), np.int64)
-        self._blocks, self._launch_blocks = [], []
-        return Columns(*rows.T.copy()), launches[np.lexsort((launches[:, 0], launches[:, 1]))]
+        columns = {name: _viewed(column) for name, column in self._columns.items()}
+        starts, correlations = map(_viewed, self._launches)
+        order = np.lexsort((starts, correlations))
+        launches = np.empty((len(order), 2), np.int64)
+        launches[:, 0] = starts[order]
+        launches[:, 1] = correlations[order]
+        return Columns(**columns), launches
+
+
+def _viewed(column: array[int]) -> Ints:
+    """The same memory as a numpy array."""
+    return np.frombuffer(column, column.typecode) if len(column) else np.empty(0, column.typecode)
 
 
 def whole_number(value: Loose) -> int | None:

@@ -8,8 +8,8 @@ from decimal import Decimal, InvalidOperation
 import numpy as np
 import numpy.typing as npt
 
-# Below 2**43 us (101 days) a float64 still tells one nanosecond from the next. Kineto's time base steps every 91.3 days,
-# so its relative times stay below; older traces carry the time since 1970 (1.7e15 us), where a float's grain is 0.25 us.
+# Below 2**43 us (101 days) a float64 still tells one nanosecond from the next. Kineto's time base steps every 91.3
+# days, so its relative times stay below. Older traces carry the time since 1970, 1.7e15 us: the grain there is 0.25 us.
 FLOAT_LIMIT_US = float(1 << 43)
 
 Nanoseconds = npt.NDArray[np.int64]
@@ -35,6 +35,6 @@ def ns_from_digits(text: bytes | str) -> int | None:
         return None
 
 
-def loses_digits(time_us: float) -> bool:
+def loses_digits(time_us: object) -> bool:
     """Whether a decoded time may have lost its nanoseconds, so that its digits must be read."""
     return isinstance(time_us, float) and abs(time_us) >= FLOAT_LIMIT_US

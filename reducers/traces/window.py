@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
@@ -13,7 +12,7 @@ from narrows.reducers.traces.source import Source
 
 _HEAD_LIMIT = 64 << 20  # metadata before the events; the largest seen is well under 1 MB
 _KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
-_BARE_ARRAY = re.compile(rb"\s*\[\s*(?=\{|\]|$)")
+_BARE_ARRAY = re.compile(rb"\s*\[(?=\s*(?:\{|\]|$))")
 
 
 class Window:
@@ -94,12 +93,12 @@ def _what_it_is(text: bytes) -> str:
     stripped = text.lstrip()
     if stripped.startswith((b"[[", b"[ [")):
         return "a memory timeline (lists of time, action, size), no profiler trace; give the trace that it belongs to"
+    if text[257:262] == b"ustar" or re.match(rb"[ -~]{1,100}\0+[0-7]{6,7} ?\0", text):
+        return "a tar archive; unpack it and give the traces in it"
     if b'"nodes"' in text and b'"schema"' in text:
         return "a PyTorch execution trace (operators without times on the device); give the profiler's trace"
     if b'"device_traces"' in text or b'"segments"' in text:
         return "a CUDA memory snapshot, no profiler trace"
-    if b'"tar' in text[257:265] or text[257:262] == b"ustar":
-        return "a tar archive; unpack it and give the traces in it"
     if stripped.startswith(b"{"):
         return 'JSON without a "traceEvents" array, no profiler trace'
     if stripped[:2] in (b"PK", b"\x28\xb5", b"\x80\x02", b"\x80\x04"):

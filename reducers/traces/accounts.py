@@ -1,0 +1,115 @@
+"""Where devices' time went: busy, idle, compute, communication, copies, and why a device was idle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from narrows.reducers.traces.intervals import Ints, Union, clip_streams, covered_within, join, overlap, touching, union
+from narrows.reducers.traces.kinds import Work
+from narrows.reducers.traces.linking import Links
+from narrows.reducers.traces.reader import Trace
+from narrows.reducers.traces.reduced import Accounts, Gaps
+from narrows.reducers.traces.table import Columns
+
+QUEUE_NS = 1_000  # shorter gaps lie between back-to-back kernels on any device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """Device events with ends clipped inside their stream; all arrays of shape (events,)."""
+
+    columns: Columns
+    ends: Ints
+    clipped_ns: int
+
+    def on(self, device: int) -> Ints:
+        """The rows of a device's events."""
+        return np.flatnonzero(self.columns.device == device).astype(np.int32)
+
+
+def timeline(trace: Trace) -> Timeline:
+    """The device events of a trace; overlaps inside one stream are cut off and counted."""
+    columns = trace.columns
+    ends, clipped_ns = clip_streams(columns.start, columns.start + columns.dur, columns.stream)
+    return Timeline(columns=columns, ends=ends, clipped_ns=clipped_ns)
+
+
+def accounts(events: Timeline, rows: Ints) -> Accounts | None:
+    """The accounts of some events of one device, given by row; None when there are none."""
+    if not len(rows):
+        return None
+    work = events.columns.work[rows]
+    compute, communication, copy = (_union(events, rows[work == kind]) for kind in Work)
+    exposed_communication = communication.total - overlap(compute, communication)
+    beside = join(touching(compute, copy), touching(communication, copy))  # all that can hide a copy
+    exposed_copy = copy.total - overlap(beside, copy)
+    span = int(events.ends[rows].max() - events.columns.start[rows].min())
+    busy = compute.total + exposed_communication + exposed_copy
+    return Accounts(
+        span_ns=span,
+        busy_ns=busy,
+        idle_ns=span - busy,
+        compute_ns=compute.total,
+        communication_ns=communication.total,
+        exposed_communication_ns=exposed_communication,
+        copy_ns=copy.total,
+        exposed_copy_ns=exposed_copy,
+    )
+
+
+def _union(events: Timeline, rows: Ints) -> Union:
+    return union(events.columns.start[rows], events.ends[rows])
+
+
+_PARTS = ("host_ns", "input_ns", "launch_ns", "dependency_ns", "queue_ns", "unlinked_ns")
+_BLOCK = 1 << 16  # gaps taken at once, so that millions of them need no more memory than some
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GapSums:
+    """The idle gaps of one device by cause, in all and for each step (by the work that ended the gap)."""
+
+    total: Gaps
+    steps: list[Gaps]
+
+
+def gaps(events: Timeline, links: Links, device: int, waits_for_data: Union) -> GapSums:
+    """A device's idle gaps by cause; their parts add up to its idle time."""
+    rows = events.on(device)
+    busy = _union(events, rows)
+    rows = rows[np.lexsort((~links.linked[rows], events.columns.start[rows]))]
+    starts = events.columns.start[rows]
+    sums = np.zeros((len(links.steps) + 1, 1 + len(_PARTS)), np.int64)
+    for low in range(0, max(0, len(busy.starts) - 1), _BLOCK):
+        begins, until = busy.ends[:-1][low : low + _BLOCK], busy.starts[1:][low : low + _BLOCK]
+        # An empty event may start inside a gap; only one that starts where the device becomes busy again ended it.
+        ended_by = rows[np.searchsorted(starts, until, side="left")]
+        table = _gap_parts(begins, until, links.launch[ended_by], links.linked[ended_by], waits_for_data)
+        place = links.place[ended_by]
+        sums[-1] += table.sum(axis=0)
+        np.add.at(sums, place[place >= 0], table[place >= 0])
+    each = [Gaps(num=int(row[0]), **dict(zip(_PARTS, row[1:].tolist(), strict=True))) for row in sums]
+    return GapSums(total=each[-1], steps=each[:-1])
+
+
+def _gap_parts(begins: Ints, until: Ints, launch: Ints, linked: npt.NDArray[np.bool_], waits_for_data: Union) -> Ints:
+    """A row for each gap: 1, then its nanoseconds in the order of _PARTS."""
+    length = until - begins
+    short = length < QUEUE_NS
+    late = ~short & linked & (launch > begins)
+    issued = np.where(late, np.minimum(launch, until), begins)
+    waited = np.where(late, covered_within(waits_for_data, begins, issued), 0)
+    return np.column_stack(
+        (
+            np.ones(len(length), np.int64),
+            issued - begins - waited,
+            waited,
+            np.where(late, until - issued, 0),
+            np.where(~short & linked & ~late, length, 0),
+            np.where(short, length, 0),
+            np.where(~short & ~linked, length, 0),
+        )
+    )

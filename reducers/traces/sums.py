@@ -1,0 +1,85 @@
+"""What bottleneck labels are decided on, taken from one device's events: a row a step."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+
+from narrows.reducers.traces.accounts import GapSums, Timeline, accounts
+from narrows.reducers.traces.kinds import Work
+from narrows.reducers.traces.labels import SHORT_KERNEL_NS, StepSums
+from narrows.reducers.traces.linking import Links
+from narrows.reducers.traces.reader import Trace
+from narrows.reducers.traces.reduced import Gaps, Reduced
+from narrows.reducers.traces.table import Ints
+
+
+def busiest_device(trace: Trace, events: Timeline) -> str | None:
+    """The device with most events: the one that this rank drives. None when there is none."""
+    counts = {name: len(events.on(number)) for name, number in trace.table.devices.items()}
+    counts = {name: count for name, count in counts.items() if count}
+    return max(counts, key=lambda name: counts[name]) if counts else None
+
+
+def step_sums(trace: Trace, events: Timeline, links: Links, device: str, idle: GapSums) -> StepSums | None:
+    """A row for each step in which the device worked; one row for the whole when the trace has no steps."""
+    number = trace.table.devices[device]
+    parts: list[tuple[int, Ints, Gaps]] = [(0, events.on(number), idle.total)]
+    if links.steps:
+        placed = ((links.rows(place), span) for place, (_, span) in enumerate(links.steps))
+        parts = [
+            (span.end_ns - span.start_ns, rows[events.columns.device[rows] == number], idle.steps[place])
+            for place, (rows, span) in enumerate(placed)
+        ]
+    table = [_row(events, rows, window, waiting) for window, rows, waiting in parts if len(rows)]
+    if not table:
+        return None
+    return StepSums(
+        **{entry.name: np.array([row[entry.name] for row in table], np.float64) for entry in fields(StepSums)}
+    )
+
+
+def _row(events: Timeline, rows: Ints, window_ns: int, idle: Gaps) -> dict[str, int]:
+    entry = accounts(events, rows)
+    assert entry is not None, "only steps with events come here"
+    kernels = rows[events.columns.work[rows] != Work.COPY]
+    whole = window_ns or entry.span_ns
+    return {
+        "step": whole,
+        "busy": min(entry.busy_ns, whole),
+        "communication": entry.communication_ns,
+        "exposed_communication": entry.exposed_communication_ns,
+        "exposed_copy": entry.exposed_copy_ns,
+        "kernels": len(kernels),
+        "short_kernels": int((events.columns.dur[kernels] < SHORT_KERNEL_NS).sum()),
+        "gaps": idle.total_ns,
+        "launch_gaps": idle.host_ns + idle.launch_ns,
+        "input_gaps": idle.input_ns,
+    }
+
+
+def sums_of(trace: Reduced) -> StepSums | None:
+    """The same from a reduced trace, for the label of a difference; None without device work.
+
+    A reduced trace keeps gaps and short kernels for the whole only: here each step has an equal part of them.
+    """
+    if trace.label is None or not trace.devices:
+        return None
+    device = max(trace.devices, key=lambda name: trace.devices[name].busy_ns)
+    parts = [(step.host_ns, step.devices[device]) for step in trace.steps if device in step.devices]
+    parts = parts or [(trace.devices[device].span_ns, trace.devices[device])]
+    idle, num = trace.gaps[device], len(parts)
+    table = {
+        "step": [window for window, _ in parts],
+        "busy": [min(entry.busy_ns, window) for window, entry in parts],
+        "communication": [entry.communication_ns for _, entry in parts],
+        "exposed_communication": [entry.exposed_communication_ns for _, entry in parts],
+        "exposed_copy": [entry.exposed_copy_ns for _, entry in parts],
+        "kernels": [1.0] * num,
+        "short_kernels": [trace.label.measurements["short_kernel_share"]] * num,
+        "gaps": [idle.total_ns / num] * num,
+        "launch_gaps": [(idle.host_ns + idle.launch_ns) / num] * num,
+        "input_gaps": [idle.input_ns / num] * num,
+    }
+    return StepSums(**{name: np.array(values, np.float64) for name, values in table.items()})
