@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 PACKAGES := inquiry instruments reducers experiments flows templates examples
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format format-check lint types layers gpu-check clean distclean \
+.PHONY: help demo test test-slow check format format-check lint types layers gpu-check clean distclean \
         setup-run setup-dev system-packages links
 
 help: ## list the targets
@@ -24,7 +24,10 @@ demo: setup-run ## play a planted regression through to its postmortem (DEMO=pac
 	@$(BIN)/narrows demo $(DEMO)
 
 test: setup-dev system-packages ## run the tests (TESTS=tests/flows for some of them)
-	@$(BIN)/python -m pytest $(TESTS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow" $(TESTS)
+
+test-slow: setup-dev system-packages ## run the tests that take many minutes
+	@$(BIN)/python -m pytest -m slow $(TESTS)
 
 check: format-check lint types layers ## format, lint, types and who-imports-whom, without changing a file
 

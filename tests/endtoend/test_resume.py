@@ -46,7 +46,6 @@ def _in_a_launch(case_file: Path) -> bool:
     return bool(entries) and entries[-1].kind is Kind.LAUNCHED
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_killed_ten_times_it_reaches_the_same_verdicts_and_repeats_no_experiment(
     cli: Any, investigated: Callable[..., Any], case_file: Path, tmp_path: Path

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.dist, pytest.mark.slow]
+pytestmark = pytest.mark.dist
 
 SHORT = {"soak_steps": 96}
 Solve = Callable[..., Any]
@@ -35,6 +35,7 @@ def _concludes(one: Any, **expected: Any) -> None:
 CLOSED = {"regression": "confirmed", "perturbation": "supported", "closing": "closed"}
 
 
+@pytest.mark.slow
 def test_another_slow_host_in_another_place_is_told_from_the_host_that_only_moved(solve: Solve) -> None:
     one = solve(
         {
@@ -52,7 +53,7 @@ def test_another_slow_host_in_another_place_is_told_from_the_host_that_only_move
     assert one.verdict("control:one_rank") == "rejected", one.told()
 
 
-@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize("rank", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_one_slow_device_is_the_same_device_at_every_scope(solve: Solve, rank: int) -> None:
     device = {"host": "n1", "rank": rank - 2, "factor": 1.2}
     one = solve(
@@ -84,6 +85,7 @@ def test_packing_on_three_ranks_a_node_and_longer_documents_is_still_imbalance(s
     assert one.verdict("scope:one_rank") == "rejected", one.told()
 
 
+@pytest.mark.slow
 def test_a_link_of_another_rate_and_delay_is_still_the_link(solve: Solve) -> None:
     one = solve({"healthy": {"slow_link": None}, "regressed": {"slow_link": {"mbit": 250, "delay_us": 300}}}, seed=204)
     _concludes(one, **CLOSED, account="transfer", mechanism="link", first_scope="two_nodes")
