@@ -135,6 +135,35 @@ def reproduce(
     return commands.reproduce(case, as_json=json_)
 
 
+@app.command(group=_INVESTIGATE)
+def compare(
+    healthy: Annotated[Path, Parameter(help="A run directory, a folder of them, traces, reduced traces, or a log.")],
+    regressed: Annotated[Path, Parameter(help="The same of the run that got slower.")],
+    /,
+    *,
+    markdown: Annotated[bool, Parameter(negative="", help="Print markdown instead of plain text.")] = False,
+    html: Annotated[Path | None, Parameter(help="Write a self-contained page with pictures to this file.")] = None,
+    case: Annotated[Path | None, Parameter(help="Write a case file for `narrows investigate` to this file.")] = None,
+    statistic: Annotated[
+        str, Parameter(help="What stands for a run: mean, median, p25, low50, p95, p99, es95.")
+    ] = "mean",
+    gate: Annotated[
+        float | None, Parameter(help="Exit 4 when the step got slower by more than so many percent.")
+    ] = None,
+    json_: Json = False,
+) -> int:
+    """Compare two runs without launching anything: where the time went, on which ranks, and what to try next.
+
+    It describes what the files hold, and says what they cannot show. Fewer than four pairs of runs that took turns are
+    described, not tested. The last lines name the next experiment with its prediction.
+    """
+    from narrows.flows.compare_command import compare as run_comparison
+
+    return run_comparison(
+        healthy, regressed, markdown=markdown, as_json=json_, html=html, case_out=case, statistic=statistic, gate=gate
+    )
+
+
 @app.command(group=_RECORD)
 def run(
     *program: Annotated[str, Parameter(help="The program and its arguments, after --.", allow_leading_hyphen=True)],

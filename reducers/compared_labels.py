@@ -1,0 +1,57 @@
+"""Bottleneck labels from accounts in ms a step, by the same rules as for traces; kernel lengths are not known here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+
+from narrows.reducers.traces.labels import StepSums, delta_label, label_steps
+from narrows.reducers.traces.reduced import Label
+
+_COMMUNICATION = ("transfer", "skew", "pipeline")
+
+
+def label_of(accounts_ms: Mapping[str, float], hidden_ms: float, *, has_input_spans: bool) -> Label:
+    """What the step mostly goes to; ``hidden_ms`` is communication under compute."""
+    split = {name: accounts_ms[name] for name in _COMMUNICATION}
+    return label_steps(_sums(accounts_ms, hidden_ms), has_input_spans=has_input_spans, split=split)
+
+
+def delta_label_of(
+    healthy_ms: Mapping[str, float], regressed_ms: Mapping[str, float], *, has_input_spans: bool
+) -> Label:
+    """The same rules on what grew, as shares of the step's change; ``none`` below 1 % of the healthy step."""
+    found = delta_label(_sums(healthy_ms, 0.0), _sums(regressed_ms, 0.0), has_input_spans=has_input_spans)
+    if found.label != "communication":
+        return found
+    return _with_sublabel(found, {name: regressed_ms[name] - healthy_ms[name] for name in _COMMUNICATION})
+
+
+def _with_sublabel(label: Label, growth: Mapping[str, float]) -> Label:
+    return msgspec.structs.replace(label, sublabel=max(growth, key=lambda name: growth[name]))
+
+
+def _sums(accounts: Mapping[str, float], hidden: float) -> StepSums:
+    """Idle is what is neither compute, communication nor copies; the critical path's entries may be negative."""
+    at_least = {name: max(0.0, value) for name, value in accounts.items()}
+    step = sum(at_least.values())
+    exposed = sum(at_least[name] for name in _COMMUNICATION)
+    busy = at_least["compute"] + exposed + at_least["copy"]
+
+    def one(value: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        return np.array([value], dtype=np.float64)
+
+    return StepSums(
+        step=one(step),
+        busy=one(busy),
+        communication=one(exposed + hidden),
+        exposed_communication=one(exposed),
+        exposed_copy=one(at_least["copy"]),
+        kernels=one(0.0),
+        short_kernels=one(0.0),
+        gaps=one(step - busy),
+        launch_gaps=one(at_least["host"]),
+        input_gaps=one(at_least["input"]),
+    )
