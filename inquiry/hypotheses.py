@@ -77,10 +77,10 @@ class Prediction:
         low = None if self.low is None else f"{self.low:+.3g}"
         high = None if self.high is None else f"{self.high:+.3g}"
         if low is not None and high is not None:
-            return f"{self.metric} {low} to {high} {self.unit}"
-        if low is not None:
-            return f"{self.metric} at least {low} {self.unit}"
-        return f"{self.metric} at most {high} {self.unit}"
+            said = f"{self.metric} {low} to {high}"
+        else:
+            said = f"{self.metric} at least {low}" if low is not None else f"{self.metric} at most {high}"
+        return f"{said} {self.unit}".rstrip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class RejectionCriterion:
 
     def words(self) -> str:
         """For example ``step time: upper bound below 4.1 ms``."""
-        return f"{self.metric}: {self.comparison.value} {self.bound:.3g} {self.unit}"
+        return f"{self.metric}: {self.comparison.value} {self.bound:.3g} {self.unit}".rstrip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -366,6 +366,8 @@ def _larger(
 ) -> Hypothesis:
     prediction, reject = step_prediction(pi_ms)
     fields = common(case) | {"steps": experiment.steps}
+    if test is Test.SOAK:  # one long launch, so one look
+        fields["looks"] = (experiment.max_pairs,)
     return Hypothesis(
         key=key,
         rung=experiment.rung,

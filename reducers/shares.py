@@ -53,5 +53,5 @@ def judge_share(
         interval_ms=bounds,
         share=share,
         pairs_used=int(c.size),
-        reason=f"{name} changed by {shown}, {share:.0%} of the loss{open_end}",
+        reason=f"{name} changed by {shown}, {round(100 * share) + 0}% of the loss{open_end}",
     )
