@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import json
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 FOUR_RANKS = ("n0", "n0", "n1", "n1")
 MS = 1_000_000
 NAMES = ("input", "forward", "wait", "optimizer")
+
+
+def pytest_configure() -> None:
+    """A shell starts background jobs with SIGINT ignored, and what they start inherits that; tests send SIGINT."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _steady(compute_ms: float) -> Callable[[int, int], float]:
