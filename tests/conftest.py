@@ -22,8 +22,11 @@ NAMES = ("input", "forward", "wait", "optimizer")
 
 
 def pytest_configure() -> None:
-    """A shell starts background jobs with SIGINT ignored, and what they start inherits that; tests send SIGINT."""
+    """Signals that a background shell or nohup had ignored would stay ignored in all that tests start and signal."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for signum in (signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1):
+        if signal.getsignal(signum) is signal.SIG_IGN:
+            signal.signal(signum, signal.SIG_DFL)
 
 
 def _steady(compute_ms: float) -> Callable[[int, int], float]:
