@@ -124,6 +124,15 @@ def test_the_installed_command_says_its_version_outside_the_checkout(elsewhere: 
     assert PROJECT["project"]["version"] in said
 
 
+@pytest.mark.dist
+def test_the_installed_command_plays_a_worked_case_outside_the_checkout(elsewhere: Path) -> None:
+    command = [elsewhere / "venv" / "bin" / "narrows", "demo", "nothing", "--no-ui"]
+    said = _run(*command, cwd=elsewhere).stdout
+
+    assert "There is no regression" in said
+    assert (elsewhere / "narrows-demo" / "nothing" / "cases" / "nothing" / "postmortem.md").is_file()
+
+
 def test_every_installed_module_imports_without_the_checkout(elsewhere: Path, wheel: Path) -> None:
     names = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".py")]
     # sitecustomize acts when it is imported; its place in a process is its own test's matter.
