@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from narrows.inquiry.accounts import Account
+from narrows.inquiry.proposals import account_view
 from narrows.inquiry.scopes import Scope
 from narrows.reducers.compared_parts import MARGIN, ArmExtras, Change, Sources
 from narrows.reducers.decisions import SERVICE_RISE, Signs
@@ -17,7 +18,7 @@ from narrows.reducers.ledger import COVERAGE_NEEDED
 from narrows.reducers.manifest_rules import DifferenceKind
 from narrows.reducers.numerator import NumeratorResult, NumeratorVerdict, Work, judge_numerator
 from narrows.reducers.patterns import autocorrelation_rise, growth_share, tail_share
-from narrows.reducers.reconcile import RHO, Reconciliation, Shape, account_view, reconcile
+from narrows.reducers.reconcile import RHO, Reconciliation, Shape, reconcile
 from narrows.reducers.structure import scan_structure
 
 NAMED_SHARE = 0.3

@@ -110,7 +110,7 @@ def merge_evidence(name: str, parts: Sequence[Path]) -> dict[str, Any]:
     """The evidence of all launches of one experiment together. Raises ``RunDirectoryError`` for a part that is gone."""
     read = [_read_part(path) for path in parts]
     merged = dict(read[0])
-    for arm, first in read[0]["arms"].items():
+    for arm in read[0]["arms"]:
         merged["arms"] = merged["arms"] | {
             arm: {
                 "runs": [run for part in read for run in part["arms"][arm]["runs"]],
@@ -118,7 +118,6 @@ def merge_evidence(name: str, parts: Sequence[Path]) -> dict[str, Any]:
                 "units": [unit for part in read for unit in part["arms"][arm]["units"]],
             }
         }
-        assert first is not None
     merged["experiment"] = name
     for key in ("losses", "confounded"):
         merged[key] = list(dict.fromkeys(one for part in read for one in part[key]))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from narrows.inquiry.accounts import LOCAL_ACCOUNTS, Account
+from narrows.inquiry.proposals import account_view
 from narrows.inquiry.scopes import Scope
 from narrows.reducers.estimates import estimate
 from narrows.reducers.scaling import imbalance_kappa
@@ -84,13 +85,6 @@ def account_shares(evidence: dict[str, Any]) -> dict[str, float]:
         change = float(np.mean(evidence["difference"]["accounts"][view][account.value]))
         found[account.value] = change / delta if delta else 0.0
     return found
-
-
-def account_view(account: Account) -> str:
-    """Local accounts close on the critical path, transfer on the least-waiting rank, skew in the mean over ranks."""
-    if account in (Account.TRANSFER, Account.PIPELINE):
-        return "least_waiting_rank"
-    return "rank_mean" if account is Account.SKEW else "critical_path"
 
 
 def _high_ranks(step: np.ndarray[Any, Any], local: np.ndarray[Any, Any]) -> tuple[int, ...]:
