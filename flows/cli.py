@@ -108,6 +108,30 @@ def show(
 
 
 @app.command(group=_INVESTIGATE)
+def plan(
+    case: Annotated[Path, Parameter(help="The case file.")],
+    /,
+    *,
+    pilot: Annotated[
+        list[Path] | None,
+        Parameter(
+            help="Run directories of identical runs, one after the other, to take the noise from.",
+            consume_multiple=True,
+        ),
+    ] = None,
+    json_: Json = False,
+) -> int:
+    """Say how many pairs each scope of a case needs, what that costs, and what cannot be decided with the budget.
+
+    The noise comes from a pilot of identical runs, else from the pairs that the given runs hold. Launches nothing, and
+    does not begin the case. Exit code 3 where something cannot be decided.
+    """
+    from narrows.flows.plan_command import plan as plan_case
+
+    return plan_case(case, pilot or [], as_json=json_)
+
+
+@app.command(group=_INVESTIGATE)
 def check(case: Annotated[Path, Parameter(help="The case file.")], /, *, json_: Json = False) -> int:
     """Check a case file: every problem with its line, its key, the rule and what was expected.
 

@@ -114,7 +114,7 @@ def open_session(
     docket = Docket.open(directory / "docket.jsonl", repair=exclusive)
     session = Session(case=case, directory=directory, docket=docket, launcher=launcher)
     if len(docket) == 0:
-        _begin(session, evidence or read_given(case, case_file.resolve().parent))
+        begin(session, evidence or read_given(case, case_file.resolve().parent))
         return session
     _check_same(session, resume=resume)
     return session
@@ -185,7 +185,7 @@ def read_given(case: Case, base: Path) -> dict[str, Any]:
     return evidence
 
 
-def _begin(session: Session, evidence: dict[str, Any]) -> None:
+def begin(session: Session, evidence: dict[str, Any]) -> None:
     """Opens the docket with what the given runs hold."""
     case = session.case
     _check_shape(case, evidence)
