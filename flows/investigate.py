@@ -33,6 +33,7 @@ from narrows.flows.postmortem import page, write_postmortem
 from narrows.flows.run_log import log, logged
 from narrows.flows.server import ServerHandle
 from narrows.flows.session import Session, open_session
+from narrows.flows.zombies import TAG, Pulse, ensure_reaper
 from narrows.inquiry.docket import Kind
 from narrows.inquiry.errors import DeclinedError, NarrowsError
 from narrows.inquiry.ladder import next_step
@@ -41,6 +42,7 @@ from narrows.inquiry.steps import Ask, Judge, Launch, Register, Skip, Step, Stop
 
 _session: ContextVar[Session | None] = ContextVar("narrows_session", default=None)
 _page: ContextVar[str] = ContextVar("narrows_page", default="")
+_pulse: ContextVar[Pulse | None] = ContextVar("narrows_pulse", default=None)
 _ended: ContextVar[dict[str, Any] | None] = ContextVar("narrows_ended", default=None)
 """How the run ended, for whoever called it: ``stop`` or ``error``."""
 
@@ -49,6 +51,7 @@ def run_on_board(session: Session, case_file: Path, until: Rung | None, server: 
     """The investigation of an open session as a flow run on ``server``. Raises what ended it before its time."""
     ended: dict[str, Any] = {}
     crash_dead_runs(session.directory, session.say)
+    ensure_reaper()
     with _put(_session, session), _put(_page, server.ui_url), _put(_ended, ended), tags(*tags_of(session)):
         state = investigate(str(case_file), until=until.number if until else None, return_state=True)
     if "error" in ended:
@@ -61,7 +64,7 @@ def run_on_board(session: Session, case_file: Path, until: Rung | None, server: 
 
 def tags_of(session: Session) -> list[str]:
     """The tags of all flow runs of a case: its name, and its docket, which tells it from others of the same name."""
-    return [f"case:{session.case.name}", *filter(None, [docket_tag(session.directory)])]
+    return [TAG, f"case:{session.case.name}", *filter(None, [docket_tag(session.directory)])]
 
 
 @contextmanager
@@ -102,12 +105,19 @@ def investigate(case: str, approve_all: bool = False, until: int | None = None) 
     session = open_session(Path(case), LocalLauncher(), resume=True)  # a deployment's run: nobody opened it yet
     tag_run(tags_of(session))
     crash_dead_runs(session.directory, session.say, own_run=flow_run.id)
+    ensure_reaper()
     with _put(_session, session), tags(*tags_of(session)):
         return _investigate(session, {}, approve_all, until)
 
 
 def _investigate(session: Session, ended: dict[str, Any], approve_all: bool, until: int | None) -> State[Any]:
-    with _put(_ended, ended), logged(session), CancelWatch.of_current_run() as watch:
+    with (
+        _put(_ended, ended),
+        logged(session),
+        CancelWatch.of_current_run() as watch,
+        Pulse() as pulse,
+        _put(_pulse, pulse),
+    ):
         session.cancelled = watch
         if _page.get():
             session.say(f"follow it at {_page.get()}/runs/flow-run/{flow_run.id}")
@@ -188,8 +198,11 @@ def climb(rung: str) -> State[Any]:
     this = next(one for one in Rung if one.label == rung)
     for number in judged_at(session.state, this):  # by an earlier run
         _show(session, number)
+    pulse = _pulse.get()
+    assert pulse is not None, "a rung runs inside an investigation"
     try:
-        _take_steps(session, this)
+        with pulse.of(str(flow_run.id), rung, list(flow_run.tags)):
+            _take_steps(session, this)
     except LaunchCancelledError as error:
         return Cancelled(message=str(error))
     verdict, message = rung_outcome(session.state, this)

@@ -207,6 +207,8 @@ def server_environment(folder: Path, url: str, inherited: Mapping[str, str]) -> 
         "PREFECT_UI_STATIC_DIRECTORY": str(folder / "page"),
         # Leases in memory leak their slot for good when the server restarts.
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+        # Pages older than 90 days go, with their logs and artifacts; dockets and reports are files and stay.
+        "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
         "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",  # none is used, and the start is shorter by a second
     }
 

@@ -56,6 +56,7 @@ def test_the_servers_environment_has_none_of_the_users_prefect_settings() -> Non
     assert env["PATH"] == "/bin"
     assert env["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false"
     assert env["PREFECT_UI_API_URL"] == "http://127.0.0.1:1/api"
+    assert "flow_runs" in env["PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED"], "pages must not be kept for ever"
 
 
 def test_a_client_never_falls_back_to_the_ephemeral_server(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,70 @@
+"""A run whose process died is marked as crashed by the server; one that waits for a person, or is not ours, is not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from narrows.flows.server import ServerHandle
+from narrows.flows.zombies import AUTOMATION, TAG, Pulse, ensure_reaper
+
+SILENCE_S = 12
+
+
+@pytest.fixture
+def client(narrows_server: ServerHandle) -> Iterator[Any]:
+    from prefect.client.orchestration import get_client
+
+    assert narrows_server.url
+    with get_client(sync_client=True) as found:
+        yield found
+        for one in found.read_automations_by_name(AUTOMATION):
+            found.delete_automation(one.id)
+
+
+def _run(client: Any, tags: list[str], *, paused: bool = False) -> UUID:
+    """A flow run that beat once and then fell silent, as after a kill of its process."""
+    from prefect import flow
+    from prefect.events.worker import EventsWorker
+    from prefect.states import Paused, Running
+
+    @flow(name="silent")
+    def silent() -> None:
+        return
+
+    run = client.create_flow_run(silent, tags=tags, state=Running())
+    client.set_flow_run_state(run.id, Running(), force=True)
+    with Pulse().of(str(run.id), "silent", [one for one in tags if one != TAG]):
+        pass
+    EventsWorker.drain_all(timeout=10)
+    if paused:
+        time.sleep(1)
+        client.set_flow_run_state(run.id, Paused(timeout_seconds=600), force=True)
+    return UUID(str(run.id))
+
+
+def _state(client: Any, run: UUID) -> str:
+    return str(client.read_flow_run(run).state.type.value)
+
+
+def test_a_silent_run_is_crashed_and_a_waiting_one_is_not(client: Any) -> None:
+    assert ensure_reaper(SILENCE_S)
+    dead, waiting = _run(client, [TAG, "case:x"]), _run(client, [TAG], paused=True)
+    end = time.monotonic() + 120
+    while _state(client, dead) != "CRASHED" and time.monotonic() < end:
+        time.sleep(1)
+    assert _state(client, dead) == "CRASHED"
+    assert "no heartbeat" in client.read_flow_run(dead).state.message
+    time.sleep(5)
+    assert _state(client, waiting) == "PAUSED"
+
+
+def test_the_automation_is_made_once_and_brought_up_to_date(client: Any) -> None:
+    assert ensure_reaper(SILENCE_S)
+    assert not ensure_reaper(SILENCE_S)
+    assert ensure_reaper(2 * SILENCE_S)
+    assert len(client.read_automations_by_name(AUTOMATION)) == 1
