@@ -11,14 +11,17 @@ from pathlib import Path
 from narrows.inquiry.errors import RunDirectoryError
 from narrows.reducers.compared_files import compare_step_times, compare_traces
 from narrows.reducers.compared_parts import Comparison
+from narrows.reducers.compared_records import compare_step_records
 from narrows.reducers.compared_runs import compare_runs, run_directories
+from narrows.reducers.readers import step_records
+from narrows.reducers.readers.common import as_text
 from narrows.reducers.readers.logs import read_log
 from narrows.reducers.traces.reduce import reduce_file
 from narrows.reducers.traces.reduced import KIND, Reduced, read_reduced
 
 _HEAD_BYTES = 1 << 16
 _GZIP = b"\x1f\x8b"
-_ENDINGS = (".json", ".json.gz", ".log", ".txt", ".out", ".err")
+_ENDINGS = (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".log", ".txt", ".out", ".err")
 
 
 class Kind(StrEnum):
@@ -28,6 +31,7 @@ class Kind(StrEnum):
     REDUCED = "reduced traces"
     TRACES = "traces"
     LOGS = "logs"
+    STEP_RECORDS = "step records"
 
 
 def compare_inputs(healthy: Sequence[Path], regressed: Sequence[Path], statistic: str) -> Comparison:
@@ -44,6 +48,8 @@ def compare_inputs(healthy: Sequence[Path], regressed: Sequence[Path], statistic
         )
     if kinds[0] is Kind.RUNS:
         return compare_runs(runs_of(healthy), runs_of(regressed), statistic=statistic, names=names)
+    if kinds[0] is Kind.STEP_RECORDS:
+        return compare_step_records(files_of(healthy), files_of(regressed), names, statistic)
     if kinds[0] is Kind.LOGS:
         return compare_step_times(_logs(healthy), _logs(regressed), names, statistic)
     return compare_traces(_traces(healthy, kinds[0]), _traces(regressed, kinds[1]), names, statistic)
@@ -91,6 +97,8 @@ def _file_kind(path: Path) -> Kind:
     head = _head(path).lstrip()
     if f'"{KIND}"'.encode() in head[:200]:
         return Kind.REDUCED
+    if step_records.looks_like(as_text(head)):
+        return Kind.STEP_RECORDS
     return Kind.TRACES if head[:1] == b"{" or head[:2] in (b"[{", b"[\n", b"[ ") else Kind.LOGS
 
 

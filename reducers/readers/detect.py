@@ -6,7 +6,18 @@ import re
 from collections.abc import Callable
 from enum import StrEnum
 
-from narrows.reducers.readers import dcgm, logs, nccl_tests, nccl_topology, network, nvidia_smi, nvidia_topo, slurm
+from narrows.reducers.readers import (
+    dcgm,
+    logs,
+    nccl_tests,
+    nccl_topology,
+    network,
+    nvidia_smi,
+    nvidia_topo,
+    operation_timeline,
+    slurm,
+    step_records,
+)
 from narrows.reducers.readers.common import as_text, unpacked
 
 _PROBE = 4 << 20  # text beyond this does not change what a file is
@@ -19,6 +30,7 @@ class Kind(StrEnum):
     FLIGHT_RECORDER = "flight-recorder"
     NCCL_TESTS = "nccl-tests"
     TRAINING_LOG = "training-log"
+    STEP_RECORDS = "step-records"
     DCGM = "dcgm"
     NVIDIA_SMI = "nvidia-smi"
     NVIDIA_TOPO = "nvidia-topo"
@@ -26,12 +38,14 @@ class Kind(StrEnum):
     NCCL_TOPOLOGY = "nccl-topology"
     SLURM = "slurm"
     NSYS = "nsys"
+    OPERATION_TIMELINE = "operation-timeline"
     KINETO = "kineto"
     UNKNOWN = "unknown"
 
 
 _LOOKED_FOR: tuple[tuple[Kind, str], ...] = (
     (Kind.NSYS, "the first bytes of an SQLite file"),
+    (Kind.OPERATION_TIMELINE, "a parquet file's first bytes, with dp_rank, stage, step, optype, start_ts, duration"),
     (
         Kind.FLIGHT_RECORDER,
         "a pickle's first bytes with 'entries' in it, or JSON with 'entries' and 'pg_config'",
@@ -44,6 +58,7 @@ _LOOKED_FOR: tuple[tuple[Kind, str], ...] = (
     (Kind.PORTS, "CA 'name' or Infiniband device 'name' port N status"),
     (Kind.NCCL_TESTS, "'# nThread N nGpus N', a table of size, count, type, or a launcher's failure"),
     (Kind.SLURM, "JobId=, NodeName=, PartitionName=, SwitchName=, BlockName=, or a head of sacct's columns"),
+    (Kind.STEP_RECORDS, "JSON lines with step and step_ms, one a step"),
     (Kind.TRAINING_LOG, "steps of a known training log, or a distributed PyTorch program's errors"),
 )
 # In this order: a training log may quote any of the others, and none of them quotes a training log.
@@ -55,6 +70,7 @@ _TEXTS: tuple[tuple[Kind, Callable[[str], bool]], ...] = (
     (Kind.NCCL_TESTS, nccl_tests.looks_like),
     (Kind.NVIDIA_TOPO, lambda text: nvidia_topo.looks_like(text[:20_000])),
     (Kind.SLURM, lambda text: _slurm(text[:200_000])),
+    (Kind.STEP_RECORDS, step_records.looks_like),
     (Kind.TRAINING_LOG, logs.looks_like),
 )
 
@@ -73,6 +89,8 @@ def detect(data: bytes) -> Kind:
     data, _ = unpacked(data, "input")
     if data[: len(_SQLITE)] == _SQLITE:
         return Kind.NSYS
+    if operation_timeline.is_parquet(data):
+        return Kind.OPERATION_TIMELINE
     if _pickled(data) or _json_dump(data):
         return Kind.FLIGHT_RECORDER
     if is_trace(data):

@@ -17,8 +17,10 @@ from narrows.reducers.readers.network import PortList
 from narrows.reducers.readers.nsys import NsysReport
 from narrows.reducers.readers.nvidia_smi import GpuFacts, SmiQuery
 from narrows.reducers.readers.nvidia_topo import TopoMatrix
+from narrows.reducers.readers.pipeline_reading import PipelineReading
 from narrows.reducers.readers.reading import Reading
 from narrows.reducers.readers.slurm import SlurmOutput
+from narrows.reducers.readers.step_records import StepRecords
 
 _SHOWN = 8
 # Reasons that are how the GPU is meant to run, not why it is slow.
@@ -122,6 +124,14 @@ def _log(value: TrainingLog) -> Iterator[str]:
         yield f"{value.failure_lines} lines tell of errors; the first, line {first_named.line}: {first_named.text}"
 
 
+def _records(value: StepRecords) -> Iterator[str]:
+    who = "a rank without a number" if value.rank is None else f"rank {value.rank}"
+    of = f" of {value.world_size}" if value.world_size is not None else ""
+    on = f" on {value.host}" if value.host is not None else ""
+    yield f"{who}{of}{on}: {len(value.steps)} steps, {value.steps[0].step} to {value.steps[-1].step}"
+    yield f"median {value.median_step_ms:,.1f} ms; every record has {', '.join(('step_ms', *value.parts))}"
+
+
 def _diag(value: Diag) -> Iterator[str]:
     counts = Counter(one.outcome.value for one in value.results)
     yield f"DCGM {value.version or '?'}, driver {value.driver or '?'}: {_some(f'{n} {k}' for k, n in counts.items())}"
@@ -200,6 +210,28 @@ def _nsys(value: NsysReport) -> Iterator[str]:
         yield f"not in the export: {_some(value.missing)}"
 
 
+def _pipeline(value: PipelineReading) -> Iterator[str]:
+    found = value.straggling
+    yield f"{value.operations} operations, {found.steps} steps, {value.workers} workers in {value.stages} stages"
+    yield (
+        f"step {found.measured_s * 1e3:.1f} ms, replayed {found.replayed_s * 1e3:.1f} ms, "
+        f"without stragglers {found.ideal_s * 1e3:.1f} ms: {found.slowdown:.3f} times as long as need be"
+    )
+    if not found.trusted:
+        yield "the replay does not reproduce the measured steps within 3 %, so no cause is named"
+        return
+    yield f"what carries more than half of it: {value.culprit or 'nothing alone'}"
+    tables: tuple[tuple[str, dict[Any, float]], ...] = (
+        ("worker", found.of_worker), ("stage", found.of_stage), ("operation", found.of_operation),
+    )  # fmt: skip
+    for name, table in tables:
+        ordered = sorted(table.items(), key=lambda item: -item[1])[:4]
+        yield f"slowdown by {name} alone: " + "; ".join(f"{key}: {one:.3f}" for key, one in ordered)
+    for name, one in (("worst workers", found.worker_shares), ("last stage", found.stage_shares)):
+        if one is not None:
+            yield f"share of the loss, {name}: {one.removal:.2f} when made ideal, {one.addition:.2f} when alone"
+
+
 _GLANCES: dict[type[Any], Callable[[Any], Iterator[str]]] = {
     NcclTests: _nccl,
     Dump: _dump,
@@ -210,5 +242,7 @@ _GLANCES: dict[type[Any], Callable[[Any], Iterator[str]]] = {
     PortList: _ports,
     NcclTopology: _topology,
     SlurmOutput: _slurm,
+    StepRecords: _records,
     NsysReport: _nsys,
+    PipelineReading: _pipeline,
 }

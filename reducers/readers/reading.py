@@ -20,15 +20,17 @@ from narrows.reducers.readers.nccl_topology import NcclTopology, read_nccl_topol
 from narrows.reducers.readers.network import PortList, read_ports
 from narrows.reducers.readers.nvidia_smi import SmiQuery, read_nvidia_smi
 from narrows.reducers.readers.nvidia_topo import TopoMatrix, read_topo
+from narrows.reducers.readers.pipeline_reading import PipelineReading, read_pipeline
 from narrows.reducers.readers.slurm import SlurmOutput, read_slurm
+from narrows.reducers.readers.step_records import StepRecords, read_step_records
 
 SCHEMA = 1
 _HEAD = 256 << 10
 _FEWEST_PAIRS = 3  # two pairs of hosts cannot say which of them is the odd one
 
 Value = (
-    Diag | Dump | NcclTests | NcclTopology | PortList | SlurmOutput | SmiQuery | TopoMatrix | TrainingLog
-    | nsys.NsysReport
+    Diag | Dump | NcclTests | NcclTopology | PipelineReading | PortList | SlurmOutput | SmiQuery | StepRecords
+    | TopoMatrix | TrainingLog | nsys.NsysReport
 )  # fmt: skip
 
 READERS: dict[Kind, Callable[[bytes, str], Value]] = {
@@ -40,6 +42,8 @@ READERS: dict[Kind, Callable[[bytes, str], Value]] = {
     Kind.PORTS: read_ports,
     Kind.NCCL_TOPOLOGY: read_nccl_topology,
     Kind.SLURM: read_slurm,
+    Kind.STEP_RECORDS: read_step_records,
+    Kind.OPERATION_TIMELINE: read_pipeline,
 }
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import pickle
 import random
@@ -15,6 +16,21 @@ NCCL = (
     "# nThread 1 nGpus 1 minBytes 8 maxBytes 64 step: 2(factor)\n"
     "#  size count type redop root time algbw busbw #wrong\n"
 )
+
+
+def timeline() -> bytes:
+    """One operation as a parquet file; only its first bytes where nothing can write one."""
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError:
+        return b"PAR1 and columns"
+    row = {"dp_rank": 0, "stage": 0, "step": 1, "optype": "optimizer", "seq_id": 0, "start_ts": 0.5, "duration": 1.5}
+    file = io.BytesIO()
+    parquet.write_table(pa.Table.from_pylist([row]), file)
+    return file.getvalue()
+
+
 SAMPLES: dict[Kind, list[bytes]] = {
     Kind.NSYS: [b"SQLite format 3\x00 and pages"],
     Kind.FLIGHT_RECORDER: [
@@ -45,6 +61,10 @@ SAMPLES: dict[Kind, list[bytes]] = {
         b"JobId=3 JobName=x\n   JobState=RUNNING\n",
         b"SwitchName=s1 Nodes=n[1-2]\n",
         b"JobID|JobName|State\n1|a|COMPLETED\n",
+    ],
+    Kind.OPERATION_TIMELINE: [timeline()],
+    Kind.STEP_RECORDS: [
+        b'not a record\n{"ts": 1.5, "step": 7, "step_ms": 80, "data_ms": 1}\n',
     ],
     Kind.TRAINING_LOG: [
         b"iter 10: loss 3.2, time 120.00ms, mfu 20%\n",
@@ -80,11 +100,13 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
 @pytest.mark.parametrize("kind", READERS)
 def test_random_damage_raises_nothing_but_our_own_errors(kind):
     """Every reader is given every kind's damaged bytes: what detection lets through must be read or refused."""
+    if kind is Kind.OPERATION_TIMELINE:
+        pytest.importorskip("pyarrow")
     rng = random.Random(11)
     others = [data for _, data in PARAMETERS if data]
     outcomes = {"read": 0, "refused": 0}
     messages = []
-    for _ in range(400):
+    for _ in range(600):
         data = damaged(rng.choice(rng.choice((others, SAMPLES[kind]))), rng)
         try:
             detect(data)
