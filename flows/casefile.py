@@ -23,11 +23,17 @@ from narrows.flows.playbook import load_playbook
 from narrows.inquiry.case import ArmSpec, Budget, Case, Cluster, Judging, Workload
 from narrows.inquiry.design import ArmKind, Mode
 from narrows.inquiry.errors import CaseError
+from narrows.inquiry.findings import LEAST_STEPS, not_estimable
 from narrows.inquiry.workloads import builtin_name, check_workload, defaults
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 LAUNCHERS = ("local",)
 DEVICES = ("emulated", "cpu", "cuda")
+UNKNOWN_DIFFERENCE = (
+    "healthy is historical, so no cause can be tested against it: say what differs, as settings, args, env or hosts of "
+    "healthy and regressed"
+)
+"""What a case without a healthy arm that can be run again lacks."""
 STATISTICS = ("mean", "median", "p25", "low50", "p95", "p99", "es95")
 
 
@@ -110,8 +116,10 @@ def _workload(section: Section, base: Path, cluster: Cluster) -> Workload:
     builtin = builtin_name(program)
     if builtin == "collective":
         section.say("program", "collective is a sweep, not a training step; expected step, or the path of your script")
-    if builtin is None and not (base / program).is_file():
-        section.say("program", f"{program} is no file under {base} and no built-in program; expected step, or a script")
+    if section.is_open("program") or (builtin is None and not (base / program).is_file()):
+        if not section.is_open("program"):
+            wrong = f"{program} is no file under {base} and no built-in program; expected step, or a script"
+            section.say("program", wrong)
         section.done(_WORKLOAD)  # what the arms may hold depends on the program
         return Workload(program=program, builtin=True, kind=ArmKind.CONFIG, healthy=ArmSpec(), regressed=ArmSpec())
     config = _config(section, "config", builtin)
@@ -271,7 +279,8 @@ def _judging(section: Section, workload: Workload) -> Judging:
                               "a percentage of the healthy step, above 0 and at most 100"),
         statistic=section.take("statistic", lambda v: v in STATISTICS, f"one of {', '.join(STATISTICS)}",
                                plain.statistic),
-        alpha=number("alpha", lambda v: 0 < v <= 0.2, "a number above 0 and at most 0.2"),
+        alpha=(alpha := number("alpha", lambda v: 0 < v <= 0.2, "a number above 0 and at most 0.2")),
+        scope_alpha=alpha if "alpha" in section.items else plain.scope_alpha,
         mode=Mode(chosen),
         pairs=section.take("pairs", is_count(first, last), f"a whole number from {first} to {last}",
                            plain.pairs if mode is Mode.SWITCHBACK else first),
@@ -283,5 +292,7 @@ def _judging(section: Section, workload: Workload) -> Judging:
     )  # fmt: skip
     if found.washout >= found.steps:
         section.say("washout", f"is {found.washout} of {found.steps} steps; expected fewer than steps")
+    elif workload.builtin and (why := not_estimable(found.statistic, found.steps - found.washout)):
+        section.say("statistic", f"is {why}; give steps of at least {LEAST_STEPS[found.statistic] + found.washout}")
     section.done(keys)
     return found

@@ -14,6 +14,8 @@ import yaml
 
 from narrows.inquiry.errors import CaseError
 
+FILL_IN = "FILL IN: "
+"""A value that begins with this was left open by the command that wrote the file; the rest says what belongs there."""
 HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -54,10 +56,17 @@ class Section:
                 self.reader.say(self.line, self.name(key), f"is missing; expected {expected}")
             return default
         value = self.items[key]
+        if self.is_open(key):
+            self.say(key, f"is to be filled in: {value.removeprefix(FILL_IN)}")
+            return default
         if not accepts(value):
             self.say(key, f"is {show(value)}; expected {expected}")
             return default
         return value
+
+    def is_open(self, key: str) -> bool:
+        value = self.items.get(key)
+        return isinstance(value, str) and value.startswith(FILL_IN)
 
     def section(self, key: str, *, needed: bool = False) -> Section:
         value = self.take(key, lambda v: isinstance(v, Node), "a mapping", needed=needed)

@@ -153,8 +153,9 @@ def show(text: str, *, as_json: bool) -> int:
 
 def check(case_file: Path, *, as_json: bool) -> int:
     """Loads the case and its runs; says what it found."""
-    from narrows.flows.casefile import load_case
+    from narrows.flows.casefile import UNKNOWN_DIFFERENCE, load_case
     from narrows.flows.session import read_given
+    from narrows.inquiry.design import ArmKind
 
     case = load_case(case_file)
     evidence = read_given(case, case_file.resolve().parent)
@@ -169,6 +170,8 @@ def check(case_file: Path, *, as_json: bool) -> int:
     )
     scopes = ", ".join(scope.words for scope in case.scopes())
     print(f"  scopes: {scopes}; budget {case.budget.device_hours:g} device-hours")
+    if case.workload.kind is ArmKind.HISTORICAL:
+        print(f"  {UNKNOWN_DIFFERENCE}")
     for loss in evidence["losses"]:
         print(f"  lost while reading: {loss}")
     return DONE

@@ -11,7 +11,9 @@ from typing import Any
 
 import yaml
 
-from narrows.flows.casefile import DEVICES, load_case
+from narrows.flows.casefile import DEVICES, UNKNOWN_DIFFERENCE, load_case
+from narrows.flows.checked_yaml import FILL_IN
+from narrows.inquiry.design import ArmKind
 from narrows.inquiry.errors import CaseError
 from narrows.inquiry.workloads import builtin_name, defaults
 from narrows.reducers.compared_parts import Comparison
@@ -20,17 +22,20 @@ from narrows.reducers.manifest_rules import DifferenceKind
 from narrows.reducers.manifests import ABSENT
 
 HEAD = "# Written by `narrows compare` from the runs' manifests. Look at the budget, then: narrows investigate {name}\n"
+_TO_FILL_IN = "is to be filled in"
+_DIFFERENCES_SHOWN = 8
 _NO_NAME = re.compile(r"[^a-z0-9]+")
 _PLUMBING = re.compile(
     r"(RANK|WORLD_SIZE|MASTER_\w+|LOCAL_\w+|GROUP_\w+|ROLE_\w+|TORCHELASTIC_\w+|NARROWS_\w+|SLURM_\w+)$"
 )
 
 
-def write_case(path: Path, found: Comparison, healthy: Sequence[Path], regressed: Sequence[Path]) -> Path:
-    """A case file that ``narrows check`` and ``narrows investigate`` accept.
+def write_case(path: Path, found: Comparison, healthy: Sequence[Path], regressed: Sequence[Path]) -> tuple[str, ...]:
+    """Writes a case file that ``narrows check`` and ``narrows investigate`` accept, and says what is to be filled in.
 
-    ``healthy`` and ``regressed`` are the run directories of the arms. Raises ``CaseError`` where the file is already
-    there, or where the manifests do not hold what a case needs; nothing is left behind then.
+    What the manifests do not tell stands in it as ``FILL IN: ...``, and `narrows check` asks for it. ``healthy`` and
+    ``regressed`` are the run directories of the arms. Raises ``CaseError`` where the file is already there, or where
+    no filling in would make a case of the runs; nothing is left behind then.
     """
     if path.exists():
         raise CaseError(f"{path} is already there; give another file, or move it away")
@@ -47,14 +52,40 @@ def write_case(path: Path, found: Comparison, healthy: Sequence[Path], regressed
     if found.statistic != "mean":
         case["judge"] = {"statistic": found.statistic}
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = yaml.safe_dump(case, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
-    path.write_text(HEAD.format(name=path.name) + text, encoding="utf-8")
+    text = yaml.safe_dump(case, sort_keys=False, default_flow_style=None, width=1000, allow_unicode=True)
+    path.write_text(HEAD.format(name=path.name) + _commented(text, found), encoding="utf-8")
+    return _still_open(path, text)
+
+
+def _still_open(path: Path, text: str) -> tuple[str, ...]:
+    """What `narrows check` says of the file; it stays only where filling in is all that it needs."""
     try:
-        load_case(path)
+        kind = load_case(path).workload.kind
     except CaseError as error:
+        if FILL_IN in text:
+            return tuple(one for one in error.places if _TO_FILL_IN in one) or (str(error),)
         path.unlink()
         raise CaseError(f"{path}: no case can be made of these runs: {error}") from error
-    return path
+    return (f"{path}: {UNKNOWN_DIFFERENCE}",) if kind is ArmKind.HISTORICAL else ()
+
+
+def _commented(text: str, found: Comparison) -> str:
+    """The text with a line above each value that is open, and above a healthy arm that cannot be run again."""
+    lines = []
+    for line in text.splitlines():
+        indent = line[: len(line) - len(line.lstrip())]
+        if FILL_IN in line:
+            lines.append(f"{indent}# To be filled in; the runs do not tell it.")
+        elif line.strip() == "healthy: historical":
+            lines.append(f"{indent}# To be filled in: {UNKNOWN_DIFFERENCE}.")
+            lines += [f"{indent}# The manifests differ in {one}" for one in _told_differences(found)]
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def _told_differences(found: Comparison) -> list[str]:
+    shown = [f"{one['field']}: {one['healthy']} -> {one['regressed']}" for one in found.differences if one["possible"]]
+    return [" ".join(one.split()) for one in shown[:_DIFFERENCES_SHOWN]]
 
 
 def _manifest(run: Path) -> dict[str, Any]:
@@ -73,6 +104,8 @@ def _places(runs: Sequence[Path], folder: Path) -> str | list[str]:
     return places[0] if len(places) == 1 else places
 
 
+Arm = dict[str, Any] | str
+"""What an arm sets, or a text that says what is to be filled in."""
 Layout = tuple[tuple[str, ...], int]
 """The hosts of the ranks that took part, in order, and the ranks on each."""
 
@@ -103,9 +136,7 @@ def _cluster(manifest: dict[str, Any], layouts: tuple[Layout, Layout]) -> dict[s
     (first, _), (second, per_node) = layouts
     device = manifest.get("device")
     if device not in DEVICES:
-        raise CaseError(
-            f"the regressed run's manifest names device {device!r}; a case needs one of {', '.join(DEVICES)}"
-        )
+        device = f"{FILL_IN}one of {', '.join(DEVICES)}; the manifest names {device!r}"
     hosts = list(dict.fromkeys((*second, *first)))
     return {"launcher": "local", "nodes": len(second), "ranks_per_node": per_node, "hosts": hosts, "device": device}
 
@@ -119,19 +150,21 @@ def _workload(
     programs = [str(one.get("program") or "") for one in manifests]
     builtin = builtin_name(programs[1])
     if builtin is not None:
-        shared, arms = _settings(manifests, builtin)
+        shared, settings = _settings(manifests, builtin)
+        arms: tuple[Arm, Arm] = settings
         common: dict[str, Any] = {"program": builtin, **({"config": shared} if shared else {})}
     else:
         common = {"program": _script(manifests[1], folder)}
         args, arms = _arguments(manifests, found)
-        common |= {"args": args} if args else {}
+        # An empty list keeps what is to be filled in on lines of their own.
+        common |= {"args": args} if args or isinstance(arms[0], str) else {}
     return common | _arms(arms, layouts)
 
 
-def _arms(arms: tuple[dict[str, Any], dict[str, Any]], layouts: tuple[Layout, Layout]) -> dict[str, Any]:
+def _arms(arms: tuple[Arm, Arm], layouts: tuple[Layout, Layout]) -> dict[str, Any]:
     """Configurations where they differ, else hosts where those do, else the healthy run as it was recorded."""
     (first, first_count), (second, second_count) = layouts
-    if arms[0] != arms[1]:
+    if arms[0] != arms[1] or isinstance(arms[0], str):
         return {"healthy": arms[0], "regressed": arms[1]}
     if first != second and (len(first), first_count) == (len(second), second_count):
         return {"healthy": {"hosts": list(first)}, "regressed": {"hosts": list(second)}}
@@ -162,17 +195,17 @@ def _script(manifest: dict[str, Any], folder: Path) -> str:
     for candidate in (program, *(one if one.is_file() else one / program for one in beside), folder / program):
         if candidate.is_file():
             return relative(candidate.resolve(), folder)
-    raise CaseError(
-        f"the regressed run's program {str(program)!r} is not on this machine; write the case file where it is, "
-        "or by hand (docs/case-file.md)"
-    )
+    return f"{FILL_IN}the path of {program.name or 'your script'}, as seen from this file; it is not on this machine"
 
 
 def _arguments(
     manifests: tuple[dict[str, Any], dict[str, Any]], found: Comparison
-) -> tuple[list[str], tuple[dict[str, Any], dict[str, Any]]]:
+) -> tuple[list[str], tuple[Arm, Arm]]:
     """The arguments that both begin with, then each arm's own arguments and environment."""
     before, after = (_script_arguments(one) for one in manifests)
+    if before is None or after is None:
+        lacking = f"{FILL_IN}args and env, as a mapping; the recorded command does not show the script's arguments"
+        return [], (lacking, lacking)
     shared = 0
     while shared < min(len(before), len(after)) and before[shared] == after[shared]:
         shared += 1
@@ -184,8 +217,8 @@ def _arguments(
     return after[:shared], (arms[0], arms[1])
 
 
-def _script_arguments(manifest: dict[str, Any]) -> list[str]:
-    """What follows the script, or the module after ``-m``, in the recorded command."""
+def _script_arguments(manifest: dict[str, Any]) -> list[str] | None:
+    """What follows the script, or the module after ``-m``, in the recorded command; None where it names neither."""
     words = [str(word) for word in manifest.get("argv") or []]
     name = Path(str(manifest.get("program") or "")).name
     for at, word in enumerate(words):
@@ -193,10 +226,7 @@ def _script_arguments(manifest: dict[str, Any]) -> list[str]:
             return words[at + 1 :]
         if word == "-m":
             return words[at + 2 :]
-    raise CaseError(
-        f"the recorded command {' '.join(words) or '(none)'!r} does not name the program {name!r}, so its arguments "
-        "are not known; write the case file by hand (docs/case-file.md)"
-    )
+    return None
 
 
 def _environment(found: Comparison) -> dict[str, dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -69,7 +70,8 @@ def _write(
             raise CaseError(f"--case {case_out}: a case needs run directories with manifests; these are {found.source}")
         from narrows.flows.compare_case import write_case
 
-        write_case(case_out, found, runs_of(first), runs_of(second))
+        for line in write_case(case_out, found, runs_of(first), runs_of(second)):
+            print(f"narrows: {line}", file=sys.stderr)
 
 
 def _text(found: Comparison, *, markdown: bool) -> str:

@@ -98,7 +98,8 @@ def first_manifest(facts: RunFacts) -> dict[str, Any]:
         "placement": [_place(rank_facts(facts, {}))],
         "groups": {},
     }
-    told = {"launch": facts.launch, "arm": facts.arm, "seed": facts.seed}
+    topology = read(Path(os.environ["NARROWS_TOPOLOGY"])) if os.environ.get("NARROWS_TOPOLOGY") else None
+    told = {"launch": facts.launch, "arm": facts.arm, "seed": facts.seed, "topology": topology}
     record.update({name: value for name, value in told.items() if value is not None})
     return record
 

@@ -7,14 +7,19 @@ collective split.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
+from narrows.reducers.columns import shared
 from narrows.reducers.records import ABSENT
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from numpy.typing import NDArray
+
     from narrows.reducers.records import F64, I64, Bool, Run
 
 SYMMETRIC_OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
@@ -51,191 +56,342 @@ def match_collectives(run: Run) -> Collectives:
     A collective counts as matched when every member of its group recorded it exactly once and as the same
     operation; a send and a receive when both sides are there.
     """
-    rows = _all_rows(run)
-    call_N = _call_numbers(rows)
-    order = np.lexsort((rows["rank"].to_numpy(), call_N))
-    rows = rows.take(order).reset_index(drop=True)
-    rows.insert(0, "call", call_N[order])
-    calls = _split(rows, _members_by_code(run), run.clock.epsilon_ns)
-    duration_N = (rows["end_ns"] - rows["enter_ns"]).to_numpy()
+    calls, rows = _split(_Written.of(run), run.clock.epsilon_ns)
+    duration_N = rows["end_ns"] - rows["enter_ns"]
     total_ns = int(duration_N.sum())
-    coverage = float(duration_N[rows["matched"].to_numpy()].sum() / total_ns) if total_ns else float("nan")
-    names = _group_names(run)
-    calls.insert(0, "group", [names[code] for code in calls["group_code"]])
-    return Collectives(calls=calls.drop(columns="group_code"), rows=rows.drop(columns=_KEY_COLUMNS), coverage=coverage)
+    coverage = float(duration_N[rows["matched"]].sum() / total_ns) if total_ns else float("nan")
+    # Without a copy, the frame holds these columns and not one block of all of them.
+    return Collectives(calls=calls, rows=pd.DataFrame(rows, copy=False), coverage=coverage)
 
 
-_KEY_COLUMNS = ["group_code", "op", "seq", "peer", "payload_bytes", "step", "segment"]
+def rows_by_rank(rows: pd.DataFrame) -> dict[int, I64]:
+    """The places of each rank's rows, in order."""
+    rank_N = rows["rank"].to_numpy()
+    if not len(rank_N):
+        return {}
+    order = stable_order(rank_N - rank_N.min())
+    ranks = np.flatnonzero(np.bincount(rank_N))
+    num_R = np.bincount(rank_N)[ranks]
+    return dict(zip(ranks.tolist(), np.split(order, np.cumsum(num_R)[:-1]), strict=True))
 
 
-def _group_names(run: Run) -> list[str]:
-    return sorted(set(run.groups) | {name for records in run.ranks.values() for name in records.collectives.groups})
+def within(rank_N: I64, ranks: Collection[int]) -> Bool:
+    """Which rows are of these ranks."""
+    table = np.zeros(int(rank_N.max(initial=-1)) + 1, dtype=np.bool_)
+    table[[rank for rank in ranks if rank < len(table)]] = True
+    return table[rank_N]
 
 
-def _members_by_code(run: Run) -> list[tuple[int, ...]]:
-    return [run.groups.get(name, ()) for name in _group_names(run)]
+def stable_order(number_N: I64) -> I64:
+    """The stable order of numbers from 0, by passes over 16 bits each, which numpy sorts in linear time."""
+    most = int(number_N.max(initial=0))
+    order = np.argsort((number_N & 0xFFFF).astype(np.uint16), kind="stable")
+    if most > 0xFFFF:
+        high_N = number_N >> 16
+        order = order[np.argsort(high_N[order].astype(np.uint16 if most < 2**32 else np.int64), kind="stable")]
+    return order
 
 
-def _all_rows(run: Run) -> pd.DataFrame:
-    code_of = {name: code for code, name in enumerate(_group_names(run))}
-    ops = sorted({op for records in run.ranks.values() for op in records.collectives.ops})
-    op_of = {op: code for code, op in enumerate(ops)}
-    parts: dict[str, list[I64 | Bool | F64]] = {}
-    for rank, records in run.ranks.items():
-        calls = records.collectives
-        group_codes = np.array([code_of[name] for name in calls.groups], dtype=np.int64)
-        op_codes = np.array([op_of[op] for op in calls.ops], dtype=np.int64)
-        columns: dict[str, I64 | Bool | F64] = {
-            "rank": np.full(len(calls), rank, dtype=np.int64),
-            "group_code": group_codes[calls.group_N],
-            "op": op_codes[calls.op_N],
-            "seq": calls.seq_N,
-            "p2p": calls.p2p_N,
-            "peer": calls.peer_N,
-            "payload_bytes": calls.payload_bytes_N,
-            "step": calls.step_N,
-            "segment": calls.segment_N,
-            "enter_ns": calls.enter_ns_N,
-            "end_ns": calls.end_ns_N,
-            "device_us": calls.device_us_N,
-        }
-        for name, column in columns.items():
-            parts.setdefault(name, []).append(column)
-    rows = pd.DataFrame({name: np.concatenate(columns) for name, columns in parts.items()})
-    rows["op"] = pd.Categorical.from_codes(rows["op"], categories=pd.Index(ops, dtype=object))
-    return rows
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stamps:
+    """The rows of matched symmetric collectives, ordered by call, then rank."""
+
+    call_N: I64
+    rank_N: I64
+    enter_ns_N: I64
+    end_ns_N: I64
 
 
-def _call_numbers(rows: pd.DataFrame) -> I64:
-    """A dense number for each call, ordered by first enter. A point-to-point row is keyed by pair and turn."""
-    p2p_N = rows["p2p"].to_numpy()
-    key_N = rows["seq"].to_numpy().copy()
-    source_N, target_N = _directions(rows)
-    if p2p_N.any():
-        key_N[p2p_N] = _turns(rows[p2p_N], source_N[p2p_N], target_N[p2p_N])
-    # A call is one (group, kind, source, target, key); collectives have no source or target.
-    keys = np.column_stack([rows["group_code"].to_numpy(), p2p_N, source_N, target_N, key_N]).astype(np.int64)
-    order = np.lexsort(keys.T[::-1])
-    new_N = np.ones(len(rows), dtype=np.bool_)
-    new_N[1:] = (keys[order][1:] != keys[order][:-1]).any(axis=1)
-    number_N = np.empty(len(rows), dtype=np.int64)
-    number_N[order] = np.cumsum(new_N) - 1
-    first_ns_C = np.full(int(new_N.sum()), np.iinfo(np.int64).max)
-    np.minimum.at(first_ns_C, number_N, rows["enter_ns"].to_numpy())
+def symmetric_stamps(run: Run) -> Stamps:
+    """What relates the clocks of hosts, without the rest of ``match_collectives``."""
+    written = _Written.of(run)
+    parts, call_N = written.parts, written.call_N
+    rank_N, op_N = written.ordered(parts.rank()), written.ordered(parts.op())
+    p2p_N = written.ordered(parts.column("p2p_N")).astype(np.bool_, copy=False)
+    good_C = _matched(written, rank_N, p2p_N, op_N)
+    good_C &= parts.symmetric()[op_N[written.first_C]] if len(op_N) else good_C
+    at_N = np.flatnonzero(good_C[call_N])
+    return Stamps(
+        call_N=call_N[at_N],
+        rank_N=rank_N[at_N],
+        enter_ns_N=written.ordered(parts.column("enter_ns_N"))[at_N],
+        end_ns_N=written.ordered(parts.column("end_ns_N"))[at_N],
+    )
+
+
+class _Parts:
+    """The collectives of all ranks one after the other, in order of rank, a column at a time.
+
+    Suffix W: rows as written; N: rows ordered by call, then rank, as written where a rank repeats a call.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.ranks = sorted(run.ranks)
+        self._calls = [run.ranks[rank].collectives for rank in self.ranks]
+        self.groups = sorted(set(run.groups) | {name for calls in self._calls for name in calls.groups})
+        self.ops = sorted({op for calls in self._calls for op in calls.ops})
+        self.num_R = np.array([len(calls) for calls in self._calls], dtype=np.int64)
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Shape (W,). One value for all is held once."""
+        columns = [getattr(calls, name) for calls in self._calls if len(calls)]
+        if not columns:
+            return np.zeros(0, dtype=np.int64)
+        if all(column.strides == (0,) and _alike(column[0], columns[0][0]) for column in columns):
+            return np.broadcast_to(columns[0][:1], (int(self.num_R.sum()),))
+        return np.concatenate(columns)
+
+    def rank(self) -> I64:
+        return np.repeat(np.array(self.ranks, dtype=np.int64), self.num_R)
+
+    def group(self) -> I64:
+        return self._coded(self.groups, "groups", "group_N")
+
+    def op(self) -> I64:
+        return self._coded(self.ops, "ops", "op_N")
+
+    def symmetric(self) -> Bool:
+        """Which of the operations no member can leave before the last one arrived."""
+        return np.array([op.startswith(SYMMETRIC_OPS) for op in self.ops], np.bool_)
+
+    def members(self) -> list[tuple[int, ...]]:
+        return [self.run.groups.get(name, ()) for name in self.groups]
+
+    def _coded(self, names: list[str], own: str, column: str) -> I64:
+        code_of = {name: code for code, name in enumerate(names)}
+        if len(names) == 1:
+            return np.broadcast_to(np.zeros(1, dtype=np.int64), (int(self.num_R.sum()),))
+        parts = [np.array([code_of[name] for name in getattr(calls, own)], dtype=np.int64) for calls in self._calls]
+        codes = [part[getattr(calls, column)] for part, calls in zip(parts, self._calls, strict=True) if len(calls)]
+        return np.concatenate(codes) if codes else np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Written:
+    """The columns as written, where each row of the result is in them, and each call's first row and number of rows."""
+
+    parts: _Parts
+    order: I64
+    call_N: I64
+    first_C: I64
+    num_C: I64
+
+    @classmethod
+    def of(cls, run: Run) -> _Written:
+        parts = _Parts(run)
+        call_W = _call_numbers(parts)
+        order = stable_order(call_W)
+        call_N = call_W[order]
+        first_C = np.flatnonzero(np.diff(call_N, prepend=-1))
+        return cls(parts=parts, order=order, call_N=call_N, first_C=first_C, num_C=np.diff(first_C, append=len(call_N)))
+
+    def ordered(self, column_W: NDArray[Any]) -> NDArray[Any]:
+        """Shape (N,). One value for all stays held once."""
+        return column_W if column_W.strides == (0,) else column_W[self.order]
+
+    def first(self, column_W: NDArray[Any]) -> NDArray[Any]:
+        """Shape (C,): the value of each call's first row."""
+        return column_W[self.order[self.first_C]]
+
+
+def _alike(a: np.generic, b: np.generic) -> bool:
+    return bool(a == b or (a != a and b != b))  # NaN is not itself
+
+
+def _call_numbers(parts: _Parts) -> I64:
+    """Shape (W,): a dense number for each call, in order of first enter; a point-to-point row goes by pair, turn."""
+    p2p_W, enter_W, group_W = parts.column("p2p_N"), parts.column("enter_ns_N"), parts.group()
+    key_W = parts.column("seq_N")
+    if p2p_W.any():
+        source_W, target_W = _directions(parts, p2p_W)
+        key_W = key_W.copy()
+        key_W[p2p_W] = _turns(parts, p2p_W, source_W[p2p_W], target_W[p2p_W])
+        # A call is one (group, kind, source, target, key); collectives have no source or target.
+        number_W = _dense(group_W, p2p_W.astype(np.int64), source_W, target_W, key_W)
+    else:
+        number_W = _dense(group_W, key_W)
+    first_ns_C = np.full(int(number_W.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(first_ns_C, number_W, enter_W)
     rank_of_C = np.empty(len(first_ns_C), dtype=np.int64)
     rank_of_C[np.argsort(first_ns_C, kind="stable")] = np.arange(len(first_ns_C))
-    return rank_of_C[number_N]
+    return rank_of_C[number_W]
 
 
-def _directions(rows: pd.DataFrame) -> tuple[I64, I64]:
+def _dense(*keys: I64) -> I64:
+    """A number for each distinct combination, in the keys' order of precedence, without a gap."""
+    number_W, size = np.zeros(len(keys[0]), dtype=np.int64), 1
+    for key_W in keys:
+        if key_W.strides == (0,):
+            continue
+        place_W, num = _ranked(key_W)
+        if size * num >= 2**62:
+            number_W, size = _ranked(number_W)
+        number_W = place_W + number_W * num
+        size *= num
+    return _ranked(number_W)[0]
+
+
+def _ranked(key_W: I64) -> tuple[I64, int]:
+    """Each key's place among the distinct keys, and how many there are; by counting where they lie close together."""
+    if not len(key_W):
+        return key_W, 1
+    least, most = int(key_W.min()), int(key_W.max())
+    if most - least <= 8 * len(key_W) + 1024:
+        present = np.zeros(most - least + 1, dtype=np.bool_)
+        present[key_W - least] = True
+        place = np.cumsum(present) - 1
+        return place[key_W - least], int(place[-1]) + 1
+    distinct, place_W = np.unique(key_W, return_inverse=True)
+    return place_W.astype(np.int64), len(distinct)
+
+
+def _directions(parts: _Parts, p2p_W: Bool) -> tuple[I64, I64]:
     """Source and target of point-to-point rows; ABSENT for collectives and where the peer is unknown."""
-    op_codes = rows["op"].cat.codes.to_numpy()
-    receives = np.array([str(op).removeprefix("i").startswith("recv") for op in rows["op"].cat.categories], np.bool_)
-    is_receive_N = receives[op_codes] if len(rows) else np.zeros(0, dtype=np.bool_)
-    rank_N, peer_N, p2p_N = rows["rank"].to_numpy(), rows["peer"].to_numpy(), rows["p2p"].to_numpy()
-    source_N = np.where(p2p_N, np.where(is_receive_N, peer_N, rank_N), ABSENT)
-    target_N = np.where(p2p_N, np.where(is_receive_N, rank_N, peer_N), ABSENT)
-    return source_N, target_N
+    receives = np.array([op.removeprefix("i").startswith("recv") for op in parts.ops], np.bool_)
+    is_receive_W = receives[parts.op()]
+    rank_W, peer_W = parts.rank(), parts.column("peer_N")
+    source_W = np.where(p2p_W, np.where(is_receive_W, peer_W, rank_W), ABSENT)
+    target_W = np.where(p2p_W, np.where(is_receive_W, rank_W, peer_W), ABSENT)
+    return source_W, target_W
 
 
-def _turns(rows: pd.DataFrame, source_N: I64, target_N: I64) -> I64:
+def _turns(parts: _Parts, p2p_W: Bool, source_P: I64, target_P: I64) -> I64:
     """The k of a rank's k-th call in one direction with one peer: messages of a pair do not overtake each other."""
-    keyed = pd.DataFrame(
-        {"group": rows["group_code"], "rank": rows["rank"], "source": source_N, "target": target_N}, index=rows.index
-    )
-    ordered = keyed.assign(seq=rows["seq"], enter=rows["enter_ns"]).sort_values(["enter", "seq"], kind="stable")
-    turn = ordered.groupby(["group", "rank", "source", "target"], sort=False).cumcount()
-    return np.asarray(turn.reindex(rows.index), dtype=np.int64)
+    keys = {"group": parts.group()[p2p_W], "rank": parts.rank()[p2p_W], "source": source_P, "target": target_P}
+    ordered = pd.DataFrame(
+        keys | {"seq": parts.column("seq_N")[p2p_W], "enter": parts.column("enter_ns_N")[p2p_W]}
+    ).sort_values(["enter", "seq"], kind="stable")
+    turn = ordered.groupby(list(keys), sort=False).cumcount()
+    return np.asarray(turn.sort_index(), dtype=np.int64)
 
 
-def _split(rows: pd.DataFrame, members: list[tuple[int, ...]], epsilon_ns: int) -> pd.DataFrame:
-    """The table of calls; adds the split columns to ``rows``, which are ordered by call, then rank."""
-    call_N = rows["call"].to_numpy()
-    first_C = np.flatnonzero(np.diff(call_N, prepend=-1))
-    num_C = np.diff(first_C, append=len(call_N))
-    enter_N, end_N = rows["enter_ns"].to_numpy(), rows["end_ns"].to_numpy()
-    matched_C = _matched(rows, members, first_C, num_C)
+def _split(written: _Written, epsilon_ns: int) -> tuple[pd.DataFrame, dict[str, NDArray[Any]]]:
+    """The table of calls and the columns of the rows."""
+    parts, call_N, first_C, num_C = written.parts, written.call_N, written.first_C, written.num_C
+    rank_N = written.ordered(parts.rank())
+    p2p_N = written.ordered(parts.column("p2p_N")).astype(np.bool_, copy=False)
+    op_N = written.ordered(parts.op())
+    matched_C = _matched(written, rank_N, p2p_N, op_N)
+    ready_N, behind_N = _ready(written)
+    enter_N, end_N = (written.ordered(parts.column(name)) for name in ("enter_ns_N", "end_ns_N"))
     matched_N = matched_C[call_N]
     arrival_C = np.maximum.reduceat(enter_N, first_C) if first_C.size else enter_N
     earliest_C = np.minimum.reduceat(enter_N, first_C) if first_C.size else enter_N
     arrival_N = np.where(matched_N, arrival_C[call_N], enter_N)
-    wait_N = np.minimum(end_N, arrival_N) - enter_N
     service_N = np.maximum(0, end_N - arrival_N)
-    ready_N, behind_N = _ready(rows)
     is_last_N = matched_N & (enter_N >= arrival_N - epsilon_ns)
     num_last_C = np.bincount(call_N, weights=is_last_N, minlength=len(first_C))
-    clamped_N = np.where(matched_N & _symmetric(rows), np.maximum(0, arrival_N - end_N), 0)
-    rows["ready_ns"] = ready_N
-    rows["behind"] = behind_N
-    rows["wait_ns"] = wait_N
-    rows["service_ns"] = service_N
-    rows["queued_ns"] = np.clip(ready_N - np.maximum(enter_N, arrival_N), 0, service_N)
-    rows["lateness_ns"] = enter_N - earliest_C[call_N]
-    rows["last_weight"] = is_last_N / np.maximum(num_last_C, 1)[call_N]
-    rows["clamped_ns"] = clamped_N
-    rows["matched"] = matched_N
-    calls = rows.iloc[first_C][["group_code", "op", "seq", "p2p", "payload_bytes", "step", "segment"]]
-    calls = calls.reset_index(drop=True)
-    calls["num_ranks"] = num_C
-    calls["matched"] = matched_C
-    calls["first_ns"] = earliest_C
-    calls["arrival_ns"] = arrival_C
-    calls["spread_ns"] = arrival_C - earliest_C
-    calls["last_rank"] = _last_rank(rows, arrival_C)
-    by_call = rows.assign(own=service_N - rows["queued_ns"]).groupby("call")
-    calls["service_ns"] = by_call["service_ns"].median().to_numpy(dtype=np.float64)
-    calls["own_service_ns"] = by_call["own"].median().to_numpy(dtype=np.float64)
-    return calls
+    clamped_N = (
+        np.where(matched_N & parts.symmetric()[op_N], np.maximum(0, arrival_N - end_N), 0) if len(op_N) else op_N
+    )
+    queued_N = np.clip(ready_N - np.maximum(enter_N, arrival_N), 0, service_N)
+    rows = {
+        "call": call_N,
+        "rank": rank_N,
+        "p2p": p2p_N,
+        "enter_ns": enter_N,
+        "end_ns": end_N,
+        "device_us": written.ordered(parts.column("device_us_N")).astype(np.float64, copy=False),
+        "ready_ns": ready_N,
+        "behind": behind_N,
+        "wait_ns": np.minimum(end_N, arrival_N) - enter_N,
+        "service_ns": service_N,
+        "queued_ns": shared(queued_N),
+        "lateness_ns": enter_N - earliest_C[call_N],
+        "last_weight": is_last_N / np.maximum(num_last_C, 1)[call_N],
+        "clamped_ns": shared(clamped_N),
+        "matched": matched_N,
+    }
+    names = np.array(parts.groups, dtype=object)
+    first = {name: written.first(parts.column(f"{name}_N")) for name in _OF_FIRST}
+    calls = {
+        "group": names[written.first(parts.group())],
+        "op": pd.Categorical.from_codes(op_N[first_C], categories=pd.Index(parts.ops, dtype=object)),
+        **{name: first[name] for name in _OF_FIRST},
+        "num_ranks": num_C,
+        "matched": matched_C,
+        "first_ns": earliest_C,
+        "arrival_ns": arrival_C,
+        "spread_ns": arrival_C - earliest_C,
+        "last_rank": _last_rank(call_N, rank_N, enter_N, arrival_C),
+        "service_ns": _medians(service_N, first_C, num_C),
+        "own_service_ns": _medians(service_N - queued_N, first_C, num_C),
+    }
+    return pd.DataFrame(calls), rows
 
 
-def _last_rank(rows: pd.DataFrame, arrival_C: I64) -> I64:
-    call_N = rows["call"].to_numpy()
-    at_N = np.flatnonzero(rows["enter_ns"].to_numpy() == arrival_C[call_N])
+_OF_FIRST = ("seq", "p2p", "payload_bytes", "step", "segment")
+
+
+def _last_rank(call_N: I64, rank_N: I64, enter_N: I64, arrival_C: I64) -> I64:
+    at_N = np.flatnonzero(enter_N == arrival_C[call_N])
     last_C = np.empty(len(arrival_C), dtype=np.int64)
-    last_C[call_N[at_N][::-1]] = rows["rank"].to_numpy()[at_N][::-1]
+    last_C[call_N[at_N][::-1]] = rank_N[at_N][::-1]
     return last_C
 
 
-def _matched(rows: pd.DataFrame, members: list[tuple[int, ...]], first_C: I64, num_C: I64) -> Bool:
+def _medians(values_N: I64, first_C: I64, num_C: I64) -> F64:
+    """The median of each call's rows, calls of one size at a time."""
+    median_C = np.empty(len(first_C), dtype=np.float64)
+    for num in np.unique(num_C).tolist():
+        of_size = np.flatnonzero(num_C == num)
+        tables = np.array_split(of_size, max(1, len(of_size) * num // _MEDIAN_ROWS))
+        for some in tables:
+            median_C[some] = np.median(values_N[first_C[some, None] + np.arange(num)], axis=1)
+    return median_C
+
+
+_MEDIAN_ROWS = 1_000_000
+"""Rows gathered at once: the gathering costs memory."""
+
+
+def _matched(written: _Written, rank_N: I64, p2p_N: Bool, op_N: I64) -> Bool:
     """Rows of a call are sorted by rank, so a repeated rank stands beside itself and a full call spells the group."""
-    call_N, rank_N = rows["call"].to_numpy(), rows["rank"].to_numpy()
-    group_N, p2p_N = rows["group_code"].to_numpy(), rows["p2p"].to_numpy()
+    call_N, first_C, members = written.call_N, written.first_C, written.parts.members()
+    group_N = written.ordered(written.parts.group())
     sizes = np.array([len(ranks) for ranks in members], dtype=np.int64)
+    if not len(call_N):
+        return np.zeros(0, dtype=np.bool_)
     expected_C = np.where(p2p_N[first_C], 2, sizes[group_N[first_C]])
-    full_C = num_C == expected_C
     place_N = np.arange(len(call_N)) - first_C[call_N]
-    table = np.full((len(members), max([1, *sizes.tolist()])), ABSENT)
-    for code, ranks in enumerate(members):
-        table[code, : len(ranks)] = ranks
-    inside_N = place_N < table.shape[1]
-    spelled_N = inside_N & (table[group_N, np.where(inside_N, place_N, 0)] == rank_N)
-    repeated_N = np.zeros(len(call_N), dtype=np.bool_)
-    repeated_N[1:] = (call_N[1:] == call_N[:-1]) & (rank_N[1:] == rank_N[:-1])
-    op_N = rows["op"].cat.codes.to_numpy()
-    same_op_N = op_N == op_N[first_C][call_N]
-    good_N = np.where(p2p_N, ~repeated_N, spelled_N & same_op_N)
-    num_bad_C = np.bincount(call_N, weights=~good_N, minlength=len(first_C))
-    return np.asarray(full_C & (num_bad_C == 0), dtype=np.bool_)
+    # The members of all groups one after the other; a place beyond a group's last is no member's.
+    begin = np.concatenate([[0], np.cumsum(sizes)])
+    listed = np.array([rank for ranks in members for rank in ranks] + [ABSENT], dtype=np.int64)
+    place_N = np.where(place_N < sizes[group_N], begin[group_N] + place_N, len(listed) - 1)
+    good_N = listed[place_N] == rank_N
+    good_N &= op_N == op_N[first_C][call_N]
+    if p2p_N.any():
+        repeated_N = np.zeros(len(call_N), dtype=np.bool_)
+        repeated_N[1:] = (call_N[1:] == call_N[:-1]) & (rank_N[1:] == rank_N[:-1])
+        good_N = np.where(p2p_N, ~repeated_N, good_N)
+    num_bad_C = np.bincount(call_N[~good_N], minlength=len(first_C))
+    return np.asarray((written.num_C == expected_C) & (num_bad_C == 0), dtype=np.bool_)
 
 
-def _ready(rows: pd.DataFrame) -> tuple[I64, I64]:
+def _ready(written: _Written) -> tuple[I64, I64]:
     """When a rank's collective could start, and the row of the group's collective that it queued behind, or ABSENT.
 
     It starts at its enter, or when the group's previous one ended on that rank. A previous collective that ended
     later than this one ran beside it, not before it.
     """
-    order = np.lexsort((rows["call"], rows["enter_ns"], rows["group_code"], rows["rank"], rows["p2p"]))
-    key = rows[["p2p", "rank", "group_code"]].to_numpy(dtype=np.int64)[order]
-    enter_N, end_N = rows["enter_ns"].to_numpy(), rows["end_ns"].to_numpy()
-    before_N, after_N = order[:-1], order[1:]
-    queued_N = (key[1:] == key[:-1]).all(axis=1) & (key[1:, 0] == 0)
-    queued_N &= (enter_N[after_N] < end_N[before_N]) & (end_N[before_N] <= end_N[after_N])
-    ready_N, behind_N = enter_N.copy(), np.full(len(rows), ABSENT)
-    ready_N[after_N[queued_N]] = end_N[before_N[queued_N]]
-    behind_N[after_N[queued_N]] = before_N[queued_N]
-    return ready_N, behind_N
-
-
-def _symmetric(rows: pd.DataFrame) -> Bool:
-    symmetric = np.array([str(op).startswith(SYMMETRIC_OPS) for op in rows["op"].cat.categories], np.bool_)
-    return symmetric[rows["op"].cat.codes.to_numpy()] if len(rows) else np.zeros(0, dtype=np.bool_)
+    parts = written.parts
+    row_W = np.empty(len(written.order), dtype=np.int64)
+    row_W[written.order] = np.arange(len(written.order))
+    enter_W, end_W = parts.column("enter_ns_N"), parts.column("end_ns_N")
+    group_W, p2p_W = parts.group(), parts.column("p2p_N")
+    ready_W, behind_W = enter_W.copy(), np.full(len(enter_W), ABSENT)
+    ends = np.cumsum(parts.num_R).tolist()
+    for start, end in zip([0, *ends], ends, strict=False):
+        at = np.arange(start, end)
+        if p2p_W[start:end].any():
+            at = at[~p2p_W[start:end]]
+        group, enter = group_W[at], enter_W[at]
+        order = np.lexsort((row_W[at], enter, group))
+        at = at[order]
+        before, after = at[:-1], at[1:]
+        queued = (group_W[before] == group_W[after]) & (enter_W[after] < end_W[before])
+        queued &= end_W[before] <= end_W[after]
+        ready_W[after[queued]] = end_W[before[queued]]
+        behind_W[after[queued]] = row_W[before[queued]]
+    return ready_W[written.order], behind_W[written.order]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from narrows.inquiry.accounts import ACCOUNTS, Account
-from narrows.reducers import compared_signs
+from narrows.reducers import compared_scan, compared_signs
 from narrows.reducers.compared_labels import delta_label_of, label_of
 from narrows.reducers.compared_limits import certainty, in_turns, limits
 from narrows.reducers.compared_parts import MARGIN, ArmExtras, Change, Comparison, Sources
@@ -18,6 +18,9 @@ from narrows.reducers.evidence import VIEWS
 from narrows.reducers.reconcile import Reconciliation
 from narrows.reducers.shares import SCREENING_PAIRS
 from narrows.reducers.traces.reduced import Label
+
+OFFSET_SHARE = 1.25
+"""Of the loss: an account with more than this grew while others fell."""
 
 
 def compared(evidence: Mapping[str, Any], sources: Sources, extras: Mapping[str, ArmExtras]) -> Comparison:
@@ -39,9 +42,13 @@ def compared(evidence: Mapping[str, Any], sources: Sources, extras: Mapping[str,
     view = found.view if found is not None and lead is not None else "critical_path"
     tables = {name: _table(evidence, name) for name in VIEWS}
     work = compared_signs.work(healthy, regressed)
-    signs = compared_signs.signs(evidence, extras, found, lead, work, step)
-    named = status == "slower" and lead is not None
-    culprit = compared_signs.culprit(found, signs, regressed) if named else compared_signs.NOBODY
+    slower = status == "slower"
+    drift = compared_scan.drift(evidence) if slower else None
+    signs = compared_signs.signs(evidence, extras, found, lead, work, step, drift)
+    scanned = compared_scan.scan(evidence, lead, regressed, sources.places) if slower else None
+    culprit = compared_signs.NOBODY
+    if slower and lead is not None:
+        culprit = compared_signs.culprit(found, signs, regressed, scanned)
     return Comparison(
         source=sources.source,
         statistic=evidence["statistic"],
@@ -54,12 +61,16 @@ def compared(evidence: Mapping[str, Any], sources: Sources, extras: Mapping[str,
         lead=None if lead is None else lead.value,
         lead_ms=share * step.delta,
         lead_share=share,
-        reading=_sentence(status, step, found, lead),
+        reading=_sentence(status, step, found, lead, tables[view])
+        if sources.source != "logs"
+        else _moved(status, step),
         culprit=culprit,
-        follows=compared_signs.follows(evidence, regressed, sources) if status == "slower" else "",
+        follows=" ".join(
+            filter(None, (compared_scan.told(scanned, lead), compared_scan.drift_told(drift, signs.growth_share)))
+        ),
         pairs=evidence["pairs"],
         tested=tested,
-        certainty=certainty(evidence["pairs"], taking_turns=turns),
+        certainty=certainty(evidence["pairs"], taking_turns=turns, together="together" in evidence),
         window_steps={arm: sum(unit["steps"] for unit in one["units"]) for arm, one in arms.items()},
         work=work,
         differences=compared_signs.differences(evidence, step),
@@ -114,21 +125,38 @@ def _pair(bounds: Any) -> tuple[float, float] | None:
     return None if bounds is None else (float(bounds[0]), float(bounds[1]))
 
 
-def _sentence(status: str, step: Change, reading: Reconciliation | None, lead: Account | None) -> str:
+def _moved(status: str, step: Change) -> str:
     percent = 100 * step.delta / step.healthy if step.healthy else 0.0
-    moved = {
-        "slower": f"The second run is slower by {step.delta:.3g} ms a step ({percent:+.1f} %)",
-        "faster": f"The second run is faster by {-step.delta:.3g} ms a step ({percent:+.1f} %)",
-        "same": f"The step takes the same time within 1 % ({step.delta:+.3g} ms)",
-        "unclear": f"The difference of {step.delta:+.3g} ms a step ({percent:+.1f} %) is not settled by these runs",
+    return {
+        "slower": f"The second run is slower by {step.delta:.3g} ms a step ({percent:+.1f} %).",
+        "faster": f"The second run is faster by {-step.delta:.3g} ms a step ({percent:+.1f} %).",
+        "same": f"The step takes the same time within 1 % ({step.delta:+.3g} ms).",
+        "unclear": f"The difference of {step.delta:+.3g} ms a step ({percent:+.1f} %) is not settled by these runs.",
     }[status]
+
+
+def _sentence(
+    status: str, step: Change, reading: Reconciliation | None, lead: Account | None, accounts: Mapping[str, Change]
+) -> str:
+    moved = _moved(status, step)
     if status == "same" or reading is None or (status == "unclear" and lead is None):
-        return f"{moved}."
+        return moved
     if lead is None:
-        return f"{moved}. No account holds a good part of it."
+        return f"{moved} No account holds a good part of it."
     if status == "slower":
-        return f"{moved}: {reading.sentence}."
-    return f"{moved}: {lead.value} holds {reading.share:.0%} of the difference."
+        return f"{moved.removesuffix('.')}: {reading.sentence}.{_offsets(step, reading, accounts)}"
+    return f"{moved.removesuffix('.')}: {lead.value} holds {reading.share:.0%} of the difference."
+
+
+def _offsets(step: Change, reading: Reconciliation, accounts: Mapping[str, Change]) -> str:
+    """What fell meanwhile, where the account grew by clearly more than the step."""
+    if reading.share < OFFSET_SHARE:
+        return ""
+    fallen = sorted((one.delta, name) for name, one in accounts.items() if one.delta < -MARGIN * step.healthy)
+    told = ", ".join(f"{name} ({delta:.3g} ms)" for delta, name in fallen)
+    return (
+        f" {reading.account.capitalize()} grew by more than the step did, since others fell: {told}." if fallen else ""
+    )
 
 
 def _labels(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 from narrows.reducers.compared_parts import Sources
@@ -13,22 +14,33 @@ from narrows.reducers.shares import SCREENING_PAIRS
 UNMEASURED_SHARE = 0.1
 
 
+MOST_IN_A_ROW = 2
+"""Units of one arm that may follow each other in pairs of random order; more is a block."""
+
+
 def in_turns(evidence: Mapping[str, Any]) -> bool:
-    """Whether the arms took turns: neither arm ended before the other began. One pair cannot take turns."""
-    first, second = (evidence["arms"][arm]["units"] for arm in ("healthy", "regressed"))
-    if min(len(first), len(second)) < 2:
+    """Whether the arms took turns: one after the other, and neither three times in a row. One pair cannot."""
+    counts = [len(evidence["arms"][arm]["units"]) for arm in ("healthy", "regressed")]
+    if evidence.get("together") or min(counts) < 2:
         return False
-    apart = max(one["started_ns"] for one in first) < min(one["started_ns"] for one in second)
-    mirrored = max(one["started_ns"] for one in second) < min(one["started_ns"] for one in first)
-    return not (apart or mirrored)
+    units = sorted(
+        (unit["started_ns"], arm) for arm in ("healthy", "regressed") for unit in evidence["arms"][arm]["units"]
+    )
+    longest, current = 1, 1
+    for (_, before), (_, after) in pairwise(units):
+        current = current + 1 if before == after else 1
+        longest = max(longest, current)
+    return longest <= MOST_IN_A_ROW
 
 
-def certainty(pairs: int, *, taking_turns: bool) -> str:
+def certainty(pairs: int, *, taking_turns: bool, together: bool = False) -> str:
+    if together:
+        return "The runs overlap in time, so they are no pairs: described, not tested."
     if pairs >= SCREENING_PAIRS and taking_turns:
         return f"{pairs} pairs, in turns: tested. Brackets are 90 % intervals over pairs."
     if pairs >= SCREENING_PAIRS:
         return (
-            f"{pairs} pairs, but one configuration ran before the other: described, not tested. "
+            f"{pairs} pairs, but the configurations ran in blocks, not in turns: described, not tested. "
             "What drifted in between is part of the difference."
         )
     return (
@@ -44,6 +56,8 @@ def limits(
     found = [*sources.limits, *_limits_of_pairs(evidence, taking_turns=taking_turns)]
     if sources.source != "logs":
         found += _limits_of_coverage(evidence)
+        if len(evidence["arms"]["regressed"]["ranks"]) == 1:
+            found.append("one rank alone was recorded: which ranks carry the difference is not known")
     if work is None:
         found.append("no work counters on both sides: a step that does more work looks like a slower one")
     if evidence["emulated"]:
@@ -58,6 +72,9 @@ def limits(
 def _limits_of_pairs(evidence: Mapping[str, Any], *, taking_turns: bool) -> list[str]:
     found = []
     pairs = evidence["pairs"]
+    if evidence.get("together"):
+        found.append("the runs overlap in time: if they shared links, storage or processors, they slowed each other")
+        return found
     if pairs < SCREENING_PAIRS:
         found.append("too few pairs for a test: nothing is ruled in or out")
     elif not taking_turns:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from narrows.reducers.compared_scan import Places
 from narrows.reducers.decisions import NextExperiment
 from narrows.reducers.numerator import NumeratorResult
 from narrows.reducers.snapshots import ArrivalTable, GroupService, TypicalStep
@@ -44,7 +45,8 @@ class Comparison:
     ``status``: slower, faster, same (within 1 % of the step), unclear. ``accounts`` are of ``view`` and add up to
     ``step`` in each column; ``views`` holds the others. ``lead`` is the account with most of the change in its own
     view, None where none holds a good part. ``tested``: at least 4 pairs, in turns; else described only.
-    ``culprit`` names nobody unless the second arm is slower.
+    ``culprit`` names nobody unless the second arm is slower. ``slow_steps`` are the first and the last step of the
+    part of the second arm that was compared, None where all of it was.
     """
 
     source: str
@@ -75,6 +77,7 @@ class Comparison:
     steps_ms: Mapping[str, tuple[float, ...]]
     extras: Mapping[str, ArmExtras]
     emulated: bool = False
+    slow_steps: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,5 +91,5 @@ class Sources:
     names: tuple[str, str]
     limits: tuple[str, ...] = ()
     has_input_spans: bool = True
-    groups: Mapping[str, tuple[int, ...]] | None = None
+    places: Places | None = None
     labels: Mapping[str, Label] | None = None

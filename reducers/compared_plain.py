@@ -43,6 +43,7 @@ def report(one: Comparison) -> dict[str, Any]:
         "tested": one.tested,
         "certainty": one.certainty,
         "window_steps": dict(one.window_steps),
+        "slow_steps": None if one.slow_steps is None else list(one.slow_steps),
         "work": None if one.work is None else _work(one.work),
         "manifest_differences": plain(one.differences),
         "label": one.labels["regressed"].label if one.labels else None,

@@ -9,6 +9,7 @@ from typing import Any
 from narrows.inquiry.errors import RunDirectoryError
 from narrows.reducers.compared import compared
 from narrows.reducers.compared_parts import ArmExtras, Comparison, Sources
+from narrows.reducers.compared_scan import Arrivals, Places, arrivals_of, merged
 from narrows.reducers.evidence import ArmRuns, build_evidence
 from narrows.reducers.ledger import build_ledger
 from narrows.reducers.rundir import read_run
@@ -44,9 +45,17 @@ def compare_runs(
     arms = (ArmRuns(name="healthy", paths=tuple(healthy)), ArmRuns(name="regressed", paths=tuple(regressed)))
     evidence = build_evidence("compare", arms, statistic=statistic, mode="given", first_pair=0)
     positions = _slowest(evidence)
-    groups = read_run(regressed[0]).groups
+    last = read_run(regressed[0])
+    paths = {arm.name: arm.paths for arm in arms}
+    places = Places(groups=last.groups, manifest=last.manifest, arrivals=lambda arm: _arrivals(paths[arm]))
     extras = {arm.name: _extras(arm.paths[0], positions) for arm in arms}
-    return compared(evidence, Sources(source="run directories", names=names, groups=groups), extras)
+    return compared(evidence, Sources(source="run directories", names=names, places=places), extras)
+
+
+def _arrivals(paths: Sequence[Path]) -> Arrivals:
+    """Read again, and only where the scan needs them: most losses are not in the collectives."""
+    runs = [read_run(path) for path in paths]
+    return merged([arrivals_of(build_ledger(run), str(run.launch or run.path.parent.name)) for run in runs])
 
 
 def _slowest(evidence: Mapping[str, Any]) -> int | None:

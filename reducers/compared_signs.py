@@ -7,19 +7,18 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-import numpy as np
-
 from narrows.inquiry.accounts import Account
 from narrows.inquiry.proposals import account_view
 from narrows.inquiry.scopes import Scope
-from narrows.reducers.compared_parts import MARGIN, ArmExtras, Change, Sources
+from narrows.reducers.compared_parts import MARGIN, ArmExtras, Change
+from narrows.reducers.compared_scan import Drift, culprit_of
 from narrows.reducers.decisions import SERVICE_RISE, Signs
 from narrows.reducers.ledger import COVERAGE_NEEDED
 from narrows.reducers.manifest_rules import DifferenceKind
 from narrows.reducers.numerator import NumeratorResult, NumeratorVerdict, Work, judge_numerator
 from narrows.reducers.patterns import autocorrelation_rise, growth_share, tail_share
 from narrows.reducers.reconcile import RHO, Reconciliation, Shape, reconcile
-from narrows.reducers.structure import scan_structure
+from narrows.reducers.structure import StructureResult
 
 NAMED_SHARE = 0.3
 """An account with a smaller part of the change is not called its holder."""
@@ -100,6 +99,7 @@ def signs(
     lead: Account | None,
     work: NumeratorResult | None,
     step: Change,
+    drift: Drift | None,
 ) -> Signs:
     """What the decision table looks at, all but the culprit, who is named last."""
     inside, across, groups = _slower_groups(extras)
@@ -122,9 +122,22 @@ def signs(
         hidden_ms=hidden[1] - hidden[0],
         rise_of_autocorrelation=autocorrelation_rise(*units),
         tail_share=tail_share(*units, delta_ms=step.delta),
-        growth_share=growth_share(*units, delta_ms=step.delta),
+        growth_share=_growth(evidence, units, drift, step.delta),
         covered=coverage is None or coverage >= COVERAGE_NEEDED,
     )
+
+
+def _growth(
+    evidence: Mapping[str, Any], units: list[list[list[float]]], drift: Drift | None, delta_ms: float
+) -> float | None:
+    """Last third against first, as a share of the loss; 0 where the slopes of the pairs do not show that it grows.
+
+    Whole runs are read with their start, from which the warm-up rule may have cut a part of the growth.
+    """
+    if drift is None or drift.excluded:
+        return None if drift is None else 0.0
+    whole = evidence["difference"].get("drift_ms")
+    return fmean(whole) / delta_ms if whole and delta_ms > 0 else growth_share(*units, delta_ms=delta_ms)
 
 
 def _slower_groups(extras: Mapping[str, ArmExtras]) -> tuple[tuple[str, ...], tuple[str, ...], int]:
@@ -141,51 +154,24 @@ def _slower_groups(extras: Mapping[str, ArmExtras]) -> tuple[tuple[str, ...], tu
     return inside, tuple(one.group for one in risen if one.crosses_hosts), len(after)
 
 
-def culprit(reading: Reconciliation | None, signs: Signs, regressed: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Whom the change follows; ranks by their number, not by their position."""
+def culprit(
+    reading: Reconciliation | None, signs: Signs, regressed: Mapping[str, Any], scanned: StructureResult | None
+) -> Mapping[str, Any]:
+    """Whom the change follows, ranks (and a rail that only its ranks tell) by their number, else as the scan says."""
     if reading is None:
         return NOBODY
     found = dict(reading.culprit)
-    if found["kind"] == "rank":
+    if found["kind"] in ("rank", "rail"):
         found["members"] = [regressed["ranks"][at] for at in found["members"]]
     if found["kind"] == "link" and signs.slower_inside_hosts and not signs.slower_across_hosts:
-        return {"kind": "group", "members": list(signs.slower_inside_hosts)}
-    return found
+        found = {"kind": "group", "members": list(signs.slower_inside_hosts)}
+    return culprit_of(found, scanned, [regressed["ranks"][at] for at in reading.ranks])
 
 
 def with_culprit(signs: Signs, culprit: Mapping[str, Any]) -> Signs:
     kind = culprit["kind"]
-    members = [
-        f"rank {one}" if kind == "rank" else f"host {one}" if kind == "host" else one for one in culprit["members"]
-    ]
+    members = [one if kind in ("link", "group") else f"{kind} {one}" for one in culprit["members"]]
     return replace(signs, culprit=kind, members=tuple(map(str, members)))
-
-
-def follows(evidence: Mapping[str, Any], regressed: Mapping[str, Any], sources: Sources) -> str:
-    """What the change of the ranks' own time follows, of the coordinates that are known."""
-    change = np.asarray(evidence["difference"]["local_ms"])
-    if change.ndim != 2 or len(change) < 2 or change.shape[1] < 2:
-        return ""
-    rows = [row for unit in regressed["units"] for row in unit["local_steps_ms"]]
-    found = scan_structure(
-        change,
-        {"host": regressed["rank_hosts"], **_mesh(regressed["ranks"], sources.groups or {})},
-        ranks=regressed["ranks"],
-        local_SR=rows or None,
-        least=RHO * abs(fmean(evidence["difference"]["step_ms"])),
-    )
-    said = found.culprit is not None or not found.resolvable
-    return f"Own time of the ranks: {found.sentence}." if said else ""
-
-
-def _mesh(ranks: list[int], groups: Mapping[str, tuple[int, ...]]) -> dict[str, list[str]]:
-    """A factor for each role of which every rank is in exactly one group, such as ``tp`` of ``tp[0,1]``."""
-    by_role: dict[str, dict[int, str]] = {}
-    for name, members in groups.items():
-        labels = by_role.setdefault(name.partition("[")[0], {})
-        labels.update(dict.fromkeys(members, name))
-    whole = {role: [labels.get(rank, "") for rank in ranks] for role, labels in by_role.items()}
-    return {role: labels for role, labels in whole.items() if "" not in labels and len(set(labels)) > 1}
 
 
 def differences(evidence: Mapping[str, Any], step: Change) -> tuple[Mapping[str, Any], ...]:

@@ -41,6 +41,7 @@ __all__ = [
     "check_sensitivity",
     "confirm_regression",
     "cost_margin_ms",
+    "delay_seen",
     "judge_scope",
     "needs_more",
 ]
@@ -172,14 +173,17 @@ def check_sensitivity(result: ScopeResult, injected_d_ms: npt.ArrayLike, injecte
     `injected_d_ms` are the pair differences of the control quadruple, with and without a delay of `injected_ms`
     (rho times the prediction). It was seen if every pair moved by more than half of it.
     """
-    seen = samples(injected_d_ms, "injected_d_ms")
-    if result.verdict is not Verdict.REJECTED or bool(
-        (seen * math.copysign(1, injected_ms) > abs(injected_ms) / 2).all()
-    ):
+    if result.verdict is not Verdict.REJECTED or delay_seen(injected_d_ms, injected_ms):
         return result
-    moved, injected = format_ms(float(seen.mean()), injected_ms)
+    moved, injected = format_ms(float(samples(injected_d_ms, "injected_d_ms").mean()), injected_ms)
     why = f"insensitive: an injected delay of {injected} ms moved this scope by {moved} ms"
     return replace(result, verdict=Verdict.INCONCLUSIVE, vetoed=why, reason=why)
+
+
+def delay_seen(injected_d_ms: npt.ArrayLike, injected_ms: float) -> bool:
+    """Whether every pair moved by more than half of what was injected, in its direction."""
+    seen = samples(injected_d_ms, "injected_d_ms")
+    return bool((seen * math.copysign(1, injected_ms) > abs(injected_ms) / 2).all())
 
 
 def _ask(reference: MeanTerm, kappa: float, predicted_ms: float | None, rho: float) -> _Question:

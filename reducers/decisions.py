@@ -18,13 +18,16 @@ SKEW_SHARE = 0.3
 AUTOCORRELATION_RISE = 0.25
 TAIL_SHARE = 0.5
 GROWTH_SHARE = 0.5
+NOT_SOMEWHERE = ("all", "varies", "none", "link", "group")
+"""Culprits other than these are some of the ranks: a rank, a host, a rack, a place in the mesh."""
 SERVICE_RISE = 1.05
 """A group's service counts as slower from 5 % on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signs:
-    """What the table looks at. Times in ms a step; ``culprit`` is all, host, rank, varies, link, group or none.
+    """What the table looks at. Times in ms a step; ``culprit`` is all, varies, link, group, none, or the factor of
+    the ranks that carry it: rank, host, rack, ...
 
     ``slower_groups`` are groups whose service after the last arrival rose, by whether they cross hosts.
     ``rise_of_autocorrelation``, ``tail_share`` and ``growth_share`` are None where the runs are too short to say.
@@ -135,10 +138,10 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         name="compute-somewhere",
-        fits=_local("rank", "host"),
+        fits=lambda signs: signs.account is Account.COMPUTE and signs.culprit not in NOT_SOMEWHERE,
         evidence="compute grew on {who} alone",
         scope=Scope.ONE_RANK,
-        experiment="run the same work on one rank of {who} and on one of another host, in turns; then exchange places",
+        experiment="run the same work on one rank of {who} and on one elsewhere, in turns; then exchange places",
         prediction="{who} is slower by {ms} and the loss follows the hardware",
         rejection="the upper bound of the difference is below {bound}, or the loss follows the data shard",
     ),

@@ -215,6 +215,7 @@ RULES: tuple[tuple[re.Pattern[str], Touch], ...] = (
     _rule(r"hosts\.[^.]+\.(driver|cuda|vbios|gsp|gpu_driver\w*)\w*", "compute",
           "driver and CUDA version decide clocks, scheduling and copy paths",
           (_A.COMPUTE, _A.HOST, _A.COPY, _A.TRANSFER)),
+    _rule(r"topology(\..*)?", "comm", "racks, switches and rails decide routes", None, Scope.TWO_NODES),
     _rule(r"hosts\.[^.]+\.(ofed|\w*firmware|nccl|fabric\w*|switch\w*|topology\w*|rails?|racks?)(\..*)?", "comm",
           "firmware and fabric decide routes and congestion", None, Scope.TWO_NODES),
     _rule(r"hosts\.[^.]+\.(kernel|os\w*|cpus?\w*|governor|numa\w*|microcode|bios|virtual\w*|thp\w*|cgroup\w*)(\..*)?",

@@ -80,7 +80,9 @@ def form_pairs(healthy: pd.DataFrame, regressed: pd.DataFrame, columns: Sequence
     tenth of the shorter: units that compete for the same links and storage measure each other.
     """
     left, right = _units(healthy, HEALTHY), _units(regressed, REGRESSED)
-    _refuse_concurrency(pd.concat([left, right], ignore_index=True))
+    clash = _clash(left, right)
+    if clash is not None:
+        raise ValueError(f"{clash}; arms that share links or storage must take turns")
     numbered = _by_number(left, right)
     matched = numbered + _by_adjacency(
         left.drop(index=[h for h, _ in numbered]), right.drop(index=[r for _, r in numbered])
@@ -101,7 +103,13 @@ def _units(table: pd.DataFrame, arm: str) -> pd.DataFrame:
     return table.reset_index(drop=True).assign(arm=arm)
 
 
-def _refuse_concurrency(units: pd.DataFrame) -> None:
+def ran_together(healthy: pd.DataFrame, regressed: pd.DataFrame) -> str | None:
+    """Which unit started while another ran, by more than `form_pairs` allows; None where all took turns."""
+    return _clash(_units(healthy, HEALTHY), _units(regressed, REGRESSED))
+
+
+def _clash(left: pd.DataFrame, right: pd.DataFrame) -> str | None:
+    units = pd.concat([left, right], ignore_index=True)
     ordered = units.sort_values("started_ns", kind="stable").reset_index(drop=True)
     starts = ordered["started_ns"].to_numpy(dtype=np.int64)
     # A unit without a known end occupies its start alone.
@@ -112,12 +120,10 @@ def _refuse_concurrency(units: pd.DataFrame) -> None:
     latest = np.maximum.accumulate(ends)[:-1]
     shorter = np.minimum(ends[:-1] - starts[:-1], ends[1:] - starts[1:])
     clash = np.flatnonzero(latest - starts[1:] > np.floor(_OVERLAP * shorter))
-    if clash.size:
-        row = int(clash[0])
-        raise ValueError(
-            f"{_name(ordered, row + 1)} started while another unit ran (before it: {_name(ordered, row)}); "
-            "arms that share links or storage must take turns"
-        )
+    if not clash.size:
+        return None
+    row = int(clash[0])
+    return f"{_name(ordered, row + 1)} started while another unit ran (before it: {_name(ordered, row)})"
 
 
 def _by_number(left: pd.DataFrame, right: pd.DataFrame) -> list[tuple[int, int]]:

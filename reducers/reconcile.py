@@ -63,14 +63,14 @@ def reconcile(evidence: dict[str, Any], shape: Shape) -> Reconciliation:
     local = np.asarray(evidence["difference"]["local_ms"])
     changes = tuple(float(one) for one in local.mean(axis=0)) if local.size else ()
     if lead in (Account.TRANSFER, Account.PIPELINE):
-        return _communication(lead, shares, shape, changes)
+        return _communication(lead, shares, shape, changes, _slower_collectives(evidence))
     high, low = _high_ranks(step, local), _low_ranks(step, local)
     movement = _movement(evidence)
     if high and not low:
         return _everywhere(lead, shares, shape, changes, movement)
     if high:
         return _somewhere(lead, shares, shape, changes, movement, high)
-    return _moving(evidence, shares, shape, changes, movement, delta)
+    return _moving(lead, evidence, shares, shape, changes, movement, delta)
 
 
 _LEADS = (*(one for one in Account if one in LOCAL_ACCOUNTS), Account.TRANSFER, Account.PIPELINE)
@@ -134,11 +134,33 @@ def _movement(evidence: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _communication(lead: Account, shares: dict[str, float], shape: Shape, changes: tuple[float, ...]) -> Reconciliation:
+def _slower_collectives(evidence: dict[str, Any]) -> tuple[int, ...]:
+    """Positions whose collectives take longer after their last arrival, where others' clearly do not; else nobody."""
+    tables = []
+    for arm in evidence["arms"].values():
+        rows = [list(unit.get("service_ms", {}).values()) for unit in arm["units"]]
+        if not rows or {len(row) for row in rows} != {len(arm["ranks"])}:
+            return ()
+        tables.append(np.mean(rows, axis=0))
+    if tables[0].shape != tables[1].shape:
+        return ()
+    change = tables[1] - tables[0]
+    high = np.flatnonzero(change > RHO * change.max())
+    others = np.delete(change, high)
+    apart = others.size > 0 and others.max() < LOW_SHARE * change.max() > LOW_SHARE**2 * tables[0].mean()
+    return tuple(int(at) for at in high) if apart else ()
+
+
+def _communication(
+    lead: Account, shares: dict[str, float], shape: Shape, changes: tuple[float, ...], slower: tuple[int, ...]
+) -> Reconciliation:
     crosses = shape.nodes > 1
     mechanism = "pipeline" if lead is Account.PIPELINE else "link" if crosses else "collective"
     hosts = list(dict.fromkeys(shape.hosts))
-    culprit = {"kind": "link", "members": hosts} if crosses else {"kind": "group", "members": ["dp"]}
+    culprit: dict[str, Any] = {"kind": "link", "members": hosts} if crosses else {"kind": "group", "members": ["dp"]}
+    if crosses and slower and {shape.hosts[at] for at in slower} == set(hosts):
+        # One group of several that cross hosts: a rail. On one host's ranks alone it may be the groups inside it.
+        culprit = {"kind": "rail", "members": list(slower)}
     # A ring moves 2(n-1)/n of the buffer: the effect of a slower link, relative to the full group's.
     full = shape.nodes * shape.ranks_per_node
     kappa = {
@@ -187,7 +209,8 @@ def _everywhere(
         kappa_source="local to every rank",
         rank_changes_ms=changes,
         slowest=movement,
-        sentence=f"{lead.value} holds {share:.0%} of the loss on the critical path, and every rank's own time grew",
+        sentence=f"{lead.value} holds {share:.0%} of the loss on the critical path"
+        + (", and every rank's own time grew" if len(shape.hosts) > 1 else ""),
     )
 
 
@@ -226,6 +249,7 @@ def _somewhere(
 
 
 def _moving(
+    lead: Account,
     evidence: dict[str, Any],
     shares: dict[str, float],
     shape: Shape,
@@ -233,14 +257,18 @@ def _moving(
     movement: dict[str, Any],
     delta: float,
 ) -> Reconciliation:
-    share = shares[Account.SKEW.value]
+    """Uneven compute is an imbalance of work; any other account that strikes ranks in turn is its own mechanism."""
+    work = lead is Account.COMPUTE or shares[lead.value] < RHO
+    account = Account.SKEW if work else lead
+    share = shares[account.value]
+    held = "waiting for the last rank" if work else f"{lead.value}, on the rank that is last,"
     kappa, source = _imbalance_kappas(evidence, shape)
     top = movement.get("top_share")
     moves = f"; the slowest rank is the same one in only {top:.0%} of the steps" if top is not None else ""
     return Reconciliation(
-        account=Account.SKEW,
-        mechanism="imbalance",
-        view="rank_mean",
+        account=account,
+        mechanism="imbalance" if work else lead.value,
+        view=account_view(account),
         share=share,
         shares=shares,
         culprit={"kind": "varies", "members": []},
@@ -250,7 +278,7 @@ def _moving(
         rank_changes_ms=changes,
         slowest=movement,
         sentence=(
-            f"waiting for the last rank holds {share:.0%} of the loss of {delta:.3g} ms, "
+            f"{held} holds {share:.0%} of the loss of {delta:.3g} ms, "
             f"while no rank's own time grew by half of it{moves}"
         ),
     )

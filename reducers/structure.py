@@ -1,7 +1,7 @@
-"""What the change follows: a rank, a host, a shard, or nothing.
+"""What the change follows: a rank, a host, a rail, a group, a message size, or nothing.
 
-A scan chooses the next experiment; it never supports a claim. Arrays carry suffixes: B pairs, R ranks, L levels,
-S steps.
+A scan chooses the next experiment; it never supports a claim. Arrays carry suffixes: B pairs, R ranks (or the
+collectives of one group and size), L levels, S steps.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ FOLLOWS_NOTHING = "nothing (varies)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelEffect:
-    """One level of a factor: how much more its ranks changed than the others (`effect`, in the unit of the input),
-    its family-wise `p`, and its share of the explained sum of squares."""
+    """One level of a factor: how much more its columns changed than the others (`effect`, in the unit of the input),
+    its family-wise `p`, and its share of the explained sum of squares. `ranks` are its columns."""
 
     factor: str
     level: str
@@ -72,6 +72,16 @@ class StructureResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """What a column is called, the labels of the columns (else their numbers), and whether the changes are
+    logarithms of ratios, which are told in percent, or ms."""
+
+    each: str = "rank"
+    labels: Sequence[str] = ()
+    relative: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Level:
     factor: str
     label: str
@@ -109,9 +119,10 @@ def max_t(values_BL: npt.ArrayLike, seed: int = 0) -> tuple[Floats, Floats]:
 
 def scan_structure(
     change_BR: npt.ArrayLike,
-    factors: Mapping[str, Sequence[Hashable]],
+    factors: Mapping[str, Sequence[Hashable | None]],
     *,
     ranks: Sequence[int] | None = None,
+    words: Words | None = None,
     local_SR: npt.ArrayLike | None = None,
     alpha: float = 0.05,
     least: float = 0.0,
@@ -119,8 +130,9 @@ def scan_structure(
 ) -> StructureResult:
     """Which level of which factor the change of local time follows (or of service, or of lateness).
 
-    `change_BR` holds paired differences; `factors` maps a factor to the label of each column ("rank" is added where
-    absent), `ranks` the rank of each column. `local_SR` are the regressed run's local times, for telling a moving
+    `change_BR` holds paired differences; `factors` maps a factor to the label of each column, None for a column that
+    is in none of its levels (the columns themselves are added, as "rank" or as `words` says); `ranks` is the rank of
+    each column. `local_SR` are the regressed run's local times, for telling a moving
     maximum. Named is the significant level that explains most, unless it moved by less than `least`; a level of
     several ranks only if three quarters of them moved by more than half of its effect, else the rank inside it.
 
@@ -129,10 +141,13 @@ def scan_structure(
     change = np.asarray(change_BR, dtype=np.float64)
     columns = change.shape[1] if change.ndim == 2 else 0
     members = tuple(range(columns)) if ranks is None else tuple(ranks)
-    levels = _levels(factors, members, columns)
+    words = words or Words()
+    own: dict[str, Sequence[Hashable | None]] = {words.each: words.labels or members}
+    # Of levels with the same columns the first is named: a rank rather than its host, a group rather than its one size.
+    levels = _levels({**factors, **own} if words.labels else {**own, **factors}, members, columns)
     movement = None if local_SR is None else max_movement(local_SR, members)
     effects = _effects(change, levels, members, seed) if levels else ()
-    culprit = _culprit(effects, change, members, alpha, least)
+    culprit = _culprit(effects, change, members, words.each, alpha, least)
     aliases: tuple[str, ...] = ()
     if culprit is not None:
         aliases = tuple(
@@ -151,7 +166,7 @@ def scan_structure(
         levels=effects,
         resolvable=2.0 ** -(len(change) - 1) <= alpha,
         alpha=alpha,
-        sentence=_sentence(follows, culprit, aliases, movement, len(change), alpha),
+        sentence=_sentence(follows, culprit, aliases, movement, len(change), alpha, words),
     )
 
 
@@ -172,16 +187,17 @@ def max_movement(local_SR: npt.ArrayLike, ranks: Sequence[int] | None = None) ->
     )
 
 
-def _levels(factors: Mapping[str, Sequence[Hashable]], members: tuple[int, ...], columns: int) -> tuple[_Level, ...]:
-    labelled: dict[str, Sequence[Hashable]] = {"rank": members, **factors}
+def _levels(
+    factors: Mapping[str, Sequence[Hashable | None]], members: tuple[int, ...], columns: int
+) -> tuple[_Level, ...]:
     levels = []
-    for factor, labels in labelled.items():
+    for factor, labels in factors.items():
         if len(labels) != columns:
             raise ValueError(f"factor {factor} labels {len(labels)} ranks; the table has {columns} columns")
         for label in dict.fromkeys(labels):
             inside = tuple(rank for rank, own in zip(members, labels, strict=True) if own == label)
-            # A level that all ranks share has nothing to be compared with.
-            if len(inside) < columns:
+            # A level that all columns share has nothing to be compared with.
+            if label is not None and len(inside) < columns:
                 levels.append(_Level(factor=factor, label=str(label), ranks=inside))
     return tuple(levels)
 
@@ -226,12 +242,17 @@ def _contrasts(change: Floats, levels: tuple[_Level, ...], members: tuple[int, .
 
 
 def _culprit(
-    effects: tuple[LevelEffect, ...], change: Floats, members: tuple[int, ...], alpha: float, least: float
+    effects: tuple[LevelEffect, ...],
+    change: Floats,
+    members: tuple[int, ...],
+    each: str,
+    alpha: float,
+    least: float,
 ) -> LevelEffect | None:
     found = [effect for effect in effects if effect.p <= alpha and abs(effect.effect) >= least]
     if not found:
         return None
-    own = {effect.ranks[0]: effect for effect in effects if effect.factor == "rank"}
+    own = {effect.ranks[0]: effect for effect in effects if effect.factor == each}
     for level in found:
         if len(level.ranks) == 1 or _shared_by_most(level, change, members):
             return level
@@ -269,10 +290,12 @@ def _sentence(
     movement: MaxMovement | None,
     pairs: int,
     alpha: float,
+    words: Words,
 ) -> str:
     if culprit is not None:
-        also = f" (the same ranks as {', '.join(aliases)})" if aliases else ""
-        return f"the change follows {follows}{also}: {culprit.effect:+.3g} against the other ranks, p = {culprit.p:.3g}"
+        also = f" (the same {words.each}s as {', '.join(aliases)})" if aliases else ""
+        size = f"{100 * np.expm1(culprit.effect):+.0f} %" if words.relative else f"{culprit.effect:+.3g} ms"
+        return f"the change follows {follows}{also}: {size} against the other {words.each}s, p = {culprit.p:.3g}"
     if follows == FOLLOWS_NOTHING and movement is not None:
         return (
             f"the change follows no rank or host: {movement.num_distinct} ranks take turns as the slowest, "
@@ -280,4 +303,4 @@ def _sentence(
         )
     if 2.0 ** -(pairs - 1) > alpha:
         return f"{pairs} pairs cannot single out a level: the smallest possible p is {2.0 ** -(pairs - 1):.3g}"
-    return "no rank, host or other level stands out"
+    return f"no {words.each} or group of them stands out"

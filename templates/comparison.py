@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -20,7 +20,7 @@ VIEW_WORDS = {
     "critical_path": "along the critical path",
     "least_waiting_rank": "on the rank that waits least",
 }
-HEADS = ("account", "healthy", "regressed", "delta [90 %]", "share")
+HEADS = ("account", "healthy", "regressed", "delta", "share")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +56,19 @@ def table(report: Mapping[str, Any]) -> tuple[Line, ...]:
     wide = [name for name, one in accounts.items() if _largest(one) >= SHOWN_SHARE * longest]
     wide.sort(key=lambda name: -abs(accounts[name]["delta"]))
     lines = [_line("step", step, step, places, "")]
+    if not has_accounts(report):
+        return tuple(lines)
     lines += [_line(name, accounts[name], step, places, ACCOUNT_MEANINGS[Account(name)]) for name in wide]
     rest = [name for name in accounts if name not in wide]
     if any(_largest(accounts[name]) > 0 for name in rest):
         folded = {key: sum(accounts[name][key] for name in rest) for key in ("healthy", "regressed", "delta")}
         lines.append(_line("others", {**folded, "interval": None}, step, places, ", ".join(rest)))
     return tuple(lines)
+
+
+def has_accounts(report: Mapping[str, Any]) -> bool:
+    """Whether anything but the step was measured: logs hold nothing else."""
+    return any(_largest(one) > 0 for name, one in report["accounts_ms"].items() if name != Account.RESIDUAL)
 
 
 def _largest(one: Mapping[str, Any]) -> float:
@@ -85,7 +92,8 @@ def _line(name: str, one: Mapping[str, Any], step: Mapping[str, Any], places: in
 def findings(report: Mapping[str, Any]) -> tuple[Finding, ...]:
     """What the evidence says, in the order in which it is to be read: work first, the next experiment last."""
     found = [
-        Finding(head="reading", texts=(report["reading"], *([report["follows"]] if report["follows"] else []))),
+        Finding(head="reading", texts=(report["reading"],)),
+        Finding(head="follows", texts=(report["follows"],) if report["follows"] else ()),
         Finding(head="culprit", texts=(culprit_words(report),)),
         Finding(head="how sure", texts=(report["certainty"],)),
         Finding(head="work", texts=(_work_words(report),)),
@@ -100,15 +108,16 @@ def findings(report: Mapping[str, Any]) -> tuple[Finding, ...]:
 def culprit_words(report: Mapping[str, Any]) -> str:
     """Whom the change follows, in words."""
     kind, members = report["culprit"]["kind"], ", ".join(map(str, report["culprit"]["members"]))
+    if kind == "rail" and all(isinstance(one, int) for one in report["culprit"]["members"]):
+        return f"the rail of ranks {members}"
     return {
         "none": "nobody is named",
         "all": "every rank alike",
         "varies": "no rank for long: the slowest one changes from step to step",
-        "host": f"host {members}",
-        "rank": f"rank {members}",
         "link": f"the links between hosts {members}",
         "group": f"the collectives of {members}",
-    }[kind]
+        "bytes": f"the collectives of {members}",
+    }.get(kind, f"{kind} {members}")
 
 
 def _work_words(report: Mapping[str, Any]) -> str:
@@ -148,7 +157,9 @@ def _one_label(label: Mapping[str, Any]) -> str:
 def _coverage_words(report: Mapping[str, Any]) -> tuple[str, ...]:
     coverage, steps = report["coverage"], report["window_steps"]
     matched = "no collective was matched" if coverage is None else f"{coverage:.0%} of the collective time is matched"
-    counted = f"{steps['healthy']} healthy and {steps['regressed']} regressed steps ({report['source']}); {matched}"
+    counted = f"steps: {steps['healthy']} healthy, {steps['regressed']} regressed ({report['source']})"
+    if has_accounts(report):
+        counted += f"; {matched}"
     return counted, *(f"lost while reading: {loss}" for loss in report["losses"])
 
 
@@ -157,7 +168,7 @@ def next_words(report: Mapping[str, Any]) -> tuple[str, ...]:
     one = report["next"]
     if one["scope"] is None:
         return (f"{one['experiment']}: {one['evidence']}",)
-    scope = one["scope"].replace("_", " ")
+    scope = "full scale" if one["scope"] == "full" else one["scope"].replace("_", " ")
     return (
         f"because {one['evidence']}: {one['experiment']} ({scope})",
         f"expected: {one['prediction']}",
@@ -188,16 +199,18 @@ def _short_names(first: str, second: str) -> tuple[str, str]:
 def render_text(report: Mapping[str, Any]) -> str:
     """For a terminal: the table, then a line a finding."""
     lines = table(report)
-    heads = HEADS
+    heads = [f"{head} [90 %]" if head == "delta" and report["step_ms"]["interval"] else head for head in HEADS]
     widths = [max(len(head), *(len(line.cells[at]) for line in lines)) for at, head in enumerate(heads)]
     rows = [_aligned(heads, widths), *(_aligned(line.cells, widths) for line in lines)]
-    caption = f"ms a step, {report['statistic']} of each run's steps, accounts {VIEW_WORDS[report['view']]}"
+    caption = f"ms a step, {report['statistic']} of each run's steps"
+    if has_accounts(report):
+        caption += f", accounts {VIEW_WORDS[report['view']]}"
     parts = [*findings(report), Finding(head="next", texts=next_words(report))]
     told = [f"{part.head + ':' if not at else '':11}{text}" for part in parts for at, text in enumerate(part.texts)]
     return "\n".join([title(report), "", *rows, caption, "", *told]) + "\n"
 
 
-def _aligned(cells: tuple[str, ...], widths: list[int]) -> str:
+def _aligned(cells: Sequence[str], widths: list[int]) -> str:
     first, *rest = zip(cells, widths, strict=True)
     return "  ".join([f"{first[0]:<{first[1]}}", *(f"{cell:>{width}}" for cell, width in rest)]).rstrip()
 
@@ -220,7 +233,8 @@ def _context(report: Mapping[str, Any]) -> dict[str, Any]:
         "lines": table(report),
         "findings": findings(report),
         "next": next_words(report),
-        "view": VIEW_WORDS[report["view"]],
+        "view": VIEW_WORDS[report["view"]] if has_accounts(report) else None,
+        "brackets": report["step_ms"]["interval"] is not None,
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -81,12 +82,9 @@ def drawings(report: Mapping[str, Any]) -> tuple[Drawing, ...]:
 
 def _planned(report: Mapping[str, Any]) -> Iterator[tuple[str, str, str, Paint]]:
     shown = report["pictures"]
-    yield (
-        "accounts",
-        _accounts_title(report),
-        "Accounts above 0.4 % of the step; the text at a bar is its change.",
-        lambda figure: _paint_accounts(figure, report),
-    )
+    if any(max(abs(one[arm]) for arm in ARMS) > 0 for name, one in report["accounts_ms"].items() if name != "residual"):
+        caption = "Accounts above 0.4 % of the step; the text at a bar is its change."
+        yield "accounts", _accounts_title(report), caption, lambda figure: _paint_accounts(figure, report)
     if all(len(shown[arm]["steps_ms"]) > 1 for arm in ARMS):
         caption = "Share of the steady steps that took no longer than a time. The slowest 3 % may lie outside."
         yield "steps", _steps_title(shown), caption, lambda figure: _paint_steps(figure, shown)
@@ -100,7 +98,7 @@ def _planned(report: Mapping[str, Any]) -> Iterator[tuple[str, str, str, Paint]]
     if all(steps):
         rings = (
             f"A typical step of {_places(*steps)}, each as a whole: inner ring by kind, outer ring by what is in "
-            "it. Idle is time in no measured span."
+            "it. Idle is a device without work because launches came late, and time in no measured span."
         )
         yield "rings", _rings_title(shown), rings, lambda figure: paint_rings(figure, shown)
     if all(shown[arm]["arrivals"] for arm in ARMS):
@@ -129,9 +127,14 @@ def _ms(value: float, *, signed: bool = False) -> str:
 
 def _accounts_title(report: Mapping[str, Any]) -> str:
     delta = report["step_ms"]["delta"]
+    if report["status"] == "same":
+        return "Both runs spend their steps alike"
     if report["account"] is None:
         return f"No account holds the difference of {_ms(delta, signed=True)}"
-    held = _ms(report["accounts_ms"][report["account"]]["delta"], signed=True)
+    change = report["accounts_ms"][report["account"]]["delta"]
+    held = _ms(change, signed=True)
+    if abs(change) > STANDS_OUT * abs(delta):
+        return f"{report['account'].capitalize()} changed by {held}, the step by {_ms(delta, signed=True)}"
     return f"{report['account'].capitalize()} holds {held} of the step's {_ms(delta, signed=True)}"
 
 
@@ -176,7 +179,7 @@ def _paint_steps(figure: Figure, shown: Mapping[str, Any]) -> None:
         axes.step(values, shares, where="post", color=ARM_COLOURS[arm], linestyle=ARM_DASHES[arm], linewidth=2,
                   label=f"{arm} ({len(values)} steps)")  # fmt: skip
     low = min(values[0] for values in ordered.values())
-    high = max(values[int(SHOWN * (len(values) - 1))] for values in ordered.values())
+    high = max(values[math.ceil(SHOWN * (len(values) - 1))] for values in ordered.values())
     margin = 0.08 * (high - low) or 1.0
     axes.set_xlim(low - margin, high + margin)
     axes.set_ylim(0, 103)

@@ -15,8 +15,8 @@ from narrows.templates.figures import BLUE, GREEN, VERMILION, WIDTH_IN
 KINDS = ("compute", "communication", "other", "idle")
 COLOURS = {"compute": BLUE, "communication": VERMILION, "other": GREEN, "idle": "#BDBDBD"}
 KIND_OF = {"compute": "compute", "transfer": "communication", "skew": "communication", "pipeline": "communication",
-           "residual": "idle"}  # fmt: skip
-WORDS = {"skew": "waiting", "residual": "idle"}
+           "host": "idle", "residual": "idle"}  # fmt: skip
+WORDS = {"skew": "waiting", "host": "late launches", "residual": "unmeasured"}
 LABELLED = 0.04
 """A part below this share of its step gets no label; its slice stays."""
 

@@ -125,6 +125,8 @@ def culprit(inputs: Inputs) -> str:
     named = " and ".join(members) if len(members) < 3 else ", ".join(members)
     if kind == "link":
         return f"the link between {named}"
+    if kind == "rail":
+        return f"the rail of ranks {named}"
     if kind == "group":
         return f"process group {named}"
     return f"{kind.removesuffix('s')}{'s' if len(members) > 1 else ''} {named}"

@@ -67,6 +67,20 @@ def test_a_slower_forward_is_reproduced_by_restarts_of_one_rank(
     _check_restarts(one)
 
 
+def test_the_case_that_compare_writes_of_two_runs_is_checked_and_begun(cli: Any, tmp_path: Path) -> None:
+    shutil.copy(SCRIPT, tmp_path / "train.py")
+    runs = [_record(cli, tmp_path / arm, *words) for arm, words in (("healthy", ()), ("regressed", EXTRA))]
+    compared = cli("compare", *runs, "--case", "case.yaml")
+    assert compared.code == 0, compared.err
+    assert compared.err == ""  # nothing is left to be filled in
+    written = yaml.safe_load((tmp_path / "case.yaml").read_text())
+    assert written["workload"] == {"program": "train.py", "healthy": {}, "regressed": {"args": list(EXTRA)}}
+    assert cli("check", "case.yaml").code == 0
+    begun = cli("investigate", "case.yaml", "--until", "1", "--yes", "--no-ui", timeout_s=900)
+    assert begun.code in (0, 3), begun.err
+    assert "lies above the margin" in begun.out + begun.err
+
+
 def _check_restarts(one: Any) -> None:
     """Every unit was a launch of its own, in ABBA order, with its arm's arguments and the recorder inside."""
     folders = sorted(one.directory.glob("experiments/one_rank-regressed/launch-*/*-*"))

@@ -189,6 +189,10 @@ BAD: dict[str, tuple[str | bytes, str]] = {
         merged("judge", statistic="max"),
         r"\d+: judge\.statistic: is 'max'; expected one of mean, median",
     ),
+    "a tail that the planned steps cannot hold": (
+        merged("judge", statistic="p95", steps=100),
+        r"\d+: judge\.statistic: is not estimable: p95 needs 200 steps, the unit has 97; give steps of at least 203",
+    ),
     "unknown launcher": (merged("cluster", launcher="pbs"), r"\d+: cluster\.launcher: is 'pbs'; expected one of local"),
     "unknown device": (
         merged("cluster", device="tpu"),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from narrows.flows.casefile import load_case
+from narrows.flows.casefile import UNKNOWN_DIFFERENCE, load_case
 from narrows.flows.commands import check
 from narrows.flows.compare_command import compare
 from narrows.flows.compare_inputs import Kind, kind_of
@@ -139,12 +139,55 @@ def test_a_script_is_found_with_the_arguments_and_the_environment_that_differ(
     assert load_case(tmp_path / "own.yaml").workload.builtin is False
 
 
-def test_a_script_that_is_gone_leaves_no_case_behind(
+def test_what_the_runs_do_not_tell_is_left_to_be_filled_in_and_check_asks_for_the_same(
+    tmp_path: Path, record_pair: RecordPair, recorded_arm: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = {"manifest": {"program": "/nowhere/train.py", "argv": ["python", "-c", "pass"], "device": None}}
+    slow = recorded_arm(compute=lambda _rank, _step: 10.0, **gone)
+    healthy, regressed = record_pair(tmp_path, recorded_arm(**gone), slow)
+    path = tmp_path / "own.yaml"
+    compare(healthy, regressed, case_out=path)
+    said = [line.removeprefix("narrows: ") for line in capsys.readouterr().err.splitlines()]
+    assert [line.split(": ")[1] for line in said] == ["workload.program", "cluster.device"]
+    with pytest.raises(CaseError) as refused:
+        load_case(path)
+    assert list(refused.value.places) == said
+    lines = path.read_text().splitlines()
+    open_lines = [at for at, line in enumerate(lines) if "FILL IN: " in line]
+    assert len(open_lines) == 4  # the program, both arms, the device
+    assert all(lines[at - 1].strip().startswith("# To be filled in") for at in open_lines)
+
+
+def test_a_filled_in_case_is_accepted(tmp_path: Path, record_pair: RecordPair, recorded_arm: Any) -> None:
+    gone = {"manifest": {"program": "/nowhere/train.py", "argv": ["python", "/nowhere/train.py"], "device": "cpu"}}
+    slow = recorded_arm(compute=lambda _rank, _step: 10.0, **gone)
+    healthy, regressed = record_pair(tmp_path, recorded_arm(**gone), slow)
+    path = tmp_path / "own.yaml"
+    compare(healthy, regressed, case_out=path)
+    (tmp_path / "train.py").write_text("print('training')\n")
+    path.write_text(re.sub(r"'FILL IN: the path.*'", "train.py", path.read_text()))
+    assert load_case(path).workload.program == "train.py"
+
+
+def test_a_case_without_a_known_difference_says_so_in_the_file_and_in_check(
+    tmp_path: Path, record_pair: RecordPair, recorded_arm: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    later = recorded_arm(compute=lambda _rank, _step: 10.0, **built_in())
+    healthy, regressed = record_pair(tmp_path, recorded_arm(**built_in()), later)
+    path = tmp_path / "later.yaml"
+    compare(healthy, regressed, case_out=path)
+    assert f"# To be filled in: {UNKNOWN_DIFFERENCE}." in path.read_text()
+    assert UNKNOWN_DIFFERENCE in capsys.readouterr().err
+    assert check(path, as_json=False) == 0
+    assert UNKNOWN_DIFFERENCE in capsys.readouterr().out
+
+
+def test_hosts_of_unequal_size_make_no_case_and_leave_none_behind(
     tmp_path: Path, record_pair: RecordPair, recorded_arm: Any
 ) -> None:
-    gone = {"manifest": {"program": "/nowhere/train.py", "argv": ["python", "/nowhere/train.py"]}}
-    healthy, regressed = record_pair(tmp_path, recorded_arm(**gone), recorded_arm(**gone))
-    with pytest.raises(CaseError, match="not on this machine"):
+    uneven = {"hosts": ("n0", "n0", "n0", "n1"), **built_in()}
+    healthy, regressed = record_pair(tmp_path, recorded_arm(**uneven), recorded_arm(**uneven))
+    with pytest.raises(CaseError, match="same number of ranks on each host"):
         compare(healthy, regressed, case_out=tmp_path / "own.yaml")
     assert not (tmp_path / "own.yaml").exists()
 

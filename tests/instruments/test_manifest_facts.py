@@ -32,6 +32,17 @@ def test_a_manifest_is_there_at_once_and_complete_at_close(tmp_path: Path) -> No
     assert "arm" not in late
 
 
+def test_a_topology_file_is_kept_in_the_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topology = {"hosts": {"n0": {"rack": "r1"}}}
+    (tmp_path / "topology.json").write_text(json.dumps(topology))
+    monkeypatch.setenv("NARROWS_TOPOLOGY", str(tmp_path / "topology.json"))
+    narrows.start(tmp_path / "run").close()
+    assert json.loads((tmp_path / "run" / "manifest.json").read_text())["topology"] == topology
+    (tmp_path / "topology.json").unlink()
+    narrows.start(tmp_path / "other").close()
+    assert "topology" not in json.loads((tmp_path / "other" / "manifest.json").read_text())
+
+
 def test_a_group_of_one_role_on_several_sets_of_ranks_is_listed_for_each_of_them(tmp_path: Path) -> None:
     run = tmp_path / "run"
     for rank, members in ((1, [0, 1]), (2, [2, 3])):
