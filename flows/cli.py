@@ -262,6 +262,20 @@ def read(
     return read_files(list(files), json_, pattern)
 
 
+@app.command(group=_RECORD)
+def compact(
+    *runs: Annotated[Path, Parameter(help="Run directories of runs that are over.")],
+    gzip: Annotated[bool, Parameter(help="Also pack the lines themselves, to .jsonl.gz.", negative="")] = False,
+) -> int:
+    """Write the records of a finished run once more as columns, which large runs are read from in seconds.
+
+    What every command sees of the run stays the same, its digest too. The lines are kept.
+    """
+    from narrows.flows.compact_command import compact_runs
+
+    return compact_runs(list(runs), pack_lines=gzip)
+
+
 @app.command(group=_SERVE)
 def approve(
     which: Annotated[
@@ -281,6 +295,107 @@ def approve(
     from narrows.flows import commands
 
     return commands.approve(which, decision=decision, reason=reason, by=by, as_json=json_)
+
+
+@app.command(group=_SERVE)
+def doctor(
+    *,
+    folder: Annotated[Path, Parameter(help="Where cases and runs are kept.")] = Path(),
+    launch: Annotated[bool, Parameter(help="Start two ranks by torchrun for a few steps.")] = True,
+    json_: Json = False,
+) -> int:
+    """Check this machine, its server and its launcher, and say what to fix.
+
+    Versions, the Prefect server and its database, who may use it, clocks, storage, GPUs, limits, torchrun. Starts no
+    server and changes nothing. Exit code 4 where something is broken.
+    """
+    from narrows.flows.doctor import doctor as examine
+
+    return examine(folder, launch=launch, as_json=json_)
+
+
+@app.command(group=_SERVE)
+def claims(
+    action: Annotated[Literal["list", "show", "check", "propose", "accept"], Parameter(help="What to do.")] = "list",
+    name: Annotated[str | None, Parameter(help="The claim; for `propose` the case.")] = None,
+    /,
+    *,
+    folder: Annotated[
+        Path | None, Parameter(name="--claims", help="Folder of claims; default NARROWS_CLAIMS, or ./claims.")
+    ] = None,
+    json_: Json = False,
+) -> int:
+    """List, show, check, propose or accept claims: explanations that were accepted, with what they depend on.
+
+    A case that ends explained proposes its claim beside its case file, in claims/NAME.yaml.proposed. `accept` puts a
+    proposal in force; so does moving the file in a review. `check` reads all of them, and says what is wrong by line.
+    """
+    from narrows.flows.claims_command import claims as run_claims
+
+    return run_claims(action, name, folder, as_json=json_)
+
+
+@app.command(group=_SERVE)
+def revalidate(
+    *names: Annotated[str, Parameter(help="The claims; default all of them.")],
+    folder: Annotated[
+        Path | None, Parameter(name="--claims", help="Folder of claims; default NARROWS_CLAIMS, or ./claims.")
+    ] = None,
+    hosts: Annotated[tuple[str, ...], Parameter(consume_multiple=True, help="Look at these hosts alone.")] = (),
+    state: Annotated[
+        Path | None, Parameter(help="Where `narrows watch` keeps fingerprints; default NARROWS_HOSTS.")
+    ] = None,
+    run_: Annotated[Path | None, Parameter(name="--run", help="A run directory of the job as it runs now.")] = None,
+    every: Annotated[bool, Parameter(name="--all", negative="", help="Run them whatever changed.")] = False,
+    yes: Annotated[bool, Parameter(negative="", help="Approve every launch beforehand.")] = False,
+    serve: Annotated[bool, Parameter(negative="", help="Stay, and run by cron and when a host changed.")] = False,
+    cron: Annotated[str | None, Parameter(help="With --serve: when, as in crontab.")] = "0 5 * * 1",
+    within: Annotated[
+        float, Parameter(help="With --serve: hosts of a cluster that change within so many seconds start one run.")
+    ] = 3600.0,
+    settle: Annotated[
+        float, Parameter(help="With --serve: a run begins once no host was looked at for so many seconds.")
+    ] = 60.0,
+    no_ui: NoUi = False,
+    json_: Json = False,
+) -> int:
+    """Run claims again whose driver, firmware, libraries or age changed: do they still hold?
+
+    Each ends as holds, no longer reproduces, range moved, or inconclusive. The smallest experiment is registered
+    first and judged as in an investigation. Exit code 4 where something no longer holds, 3 undecided.
+    """
+    from narrows.flows import revalidating_command as commands
+
+    if serve:
+        return commands.serve(claims=folder, state=state, cron=cron, within_s=within, settle_s=settle)
+    return commands.revalidate(
+        names, claims=folder, hosts=hosts, state=state, run=run_, every=every, yes=yes, no_ui=no_ui, as_json=json_
+    )
+
+
+@app.command(group=_SERVE)
+def watch(
+    *,
+    once: Annotated[bool, Parameter(negative="", help="Look once, as at the end of a job.")] = False,
+    interval: Annotated[float, Parameter(help="Otherwise look every so many seconds.")] = 300.0,
+    state: Annotated[Path | None, Parameter(help="Where fingerprints are kept; default NARROWS_HOSTS.")] = None,
+    host: Annotated[str | None, Parameter(help="This host's name; default NARROWS_HOST, or its own.")] = None,
+    cluster: Annotated[str | None, Parameter(help="The cluster; default SLURM_CLUSTER_NAME.")] = None,
+    strict: Annotated[
+        bool, Parameter(negative="", help="With --once: exit 4 where it changed, 1 where that could not be told.")
+    ] = False,
+    json_: Json = False,
+) -> int:
+    """Tell the Prefect server when this host's driver, firmware, kernel or libraries changed.
+
+    Fit for a Slurm epilog or a DaemonSet: it needs seconds, starts nothing, and without --strict never fails. What the
+    server did not take is sent again the next time.
+    """
+    from narrows.flows.watch import watch as run_watch
+
+    return run_watch(
+        once=once, interval_s=interval, state=state, host=host, cluster=cluster, strict=strict, as_json=json_
+    )
 
 
 @app.command(group=_SERVE)

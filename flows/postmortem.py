@@ -7,6 +7,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from narrows.flows.claims_propose import propose_beside
 from narrows.templates.figures import data_uri, write_figures
 from narrows.templates.render import render_postmortem
 from narrows.templates.summary import summary_text
@@ -32,8 +33,25 @@ def write_postmortem(session: Session) -> list[str]:
     """Writes ``postmortem.md`` and ``figures/`` into the case's folder; returns the lines that sum it up."""
     view = view_of(session)
     write_figures(view, session.directory)
-    session.postmortem.write_text(render_postmortem(view), encoding="utf-8")
-    return summary_text(view, shown(session.postmortem)).splitlines()
+    proposal = propose_beside(session)
+    session.postmortem.write_text(render_postmortem(view) + _claim_section(session, proposal), encoding="utf-8")
+    lines = summary_text(view, shown(session.postmortem)).splitlines()
+    return lines if proposal is None else [*lines, f"{'claim':<11} {shown(proposal)}"]
+
+
+def _claim_section(session: Session, proposal: Path | None) -> str:
+    """What becomes of the explanation; nothing where there is none."""
+    if proposal is None:
+        return ""
+    name = session.case.name
+    return (
+        f"\n## Claim\n\nThe explanation is proposed as a claim, in `claims/{proposal.name}` beside the case file: the "
+        "experiment that shows it, the ranges that were found, and what it depends on. Review it like code; "
+        f"`narrows claims accept {name}` puts it in force, and `narrows revalidate` runs it again when a driver, a "
+        "library or the job changed.\n"
+        if proposal.suffix == ".proposed"
+        else f"\n## Claim\n\nThe explanation is in force as claim `claims/{proposal.name}` beside the case file.\n"
+    )
 
 
 def shown(path: Path) -> str:
@@ -46,7 +64,8 @@ def page(session: Session) -> str:
     """The postmortem with its pictures inside the text, for a page that cannot reach files."""
     view = view_of(session)
     figures = {path.stem: data_uri(path) for path in write_figures(view, session.directory)}
-    return for_page(render_postmortem(view, figures), str(session.postmortem))
+    text = render_postmortem(view, figures) + _claim_section(session, propose_beside(session))
+    return for_page(text, str(session.postmortem))
 
 
 def for_page(markdown: str, file: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -19,16 +20,46 @@ def host_facts() -> dict[str, Any]:
         "cpu_model": _cpu_model,
         "memory_bytes": _memory_bytes,
         "nics": lambda: nic_facts(Path("/sys/class/net")),
+        "os": lambda: _os_name(Path("/etc/os-release")),
+        "bios": lambda: Path("/sys/class/dmi/id/bios_version").read_text().strip() or None,
+        "nic_firmware": lambda: _firmware(Path("/sys/class/infiniband")) or None,
     }
     for name, reader in readers.items():
         with contextlib.suppress(OSError, ValueError, IndexError):
             if (value := reader()) is not None:
                 facts[name] = value
     facts.update(nvml_facts())
+    facts.update(site_facts())
     version = sys.modules.get("torch.version")
     if version is not None and version.cuda:
         facts["cuda"] = version.cuda
     return facts
+
+
+def site_facts() -> dict[str, Any]:
+    """What the site knows of this host and no library tells: a JSON object in the file NARROWS_HOST_FACTS names.
+
+    It may hold firmware of switches and cards, a cooling loop, a maintenance level; nothing where it cannot be read.
+    """
+    path = os.environ.get("NARROWS_HOST_FACTS")
+    if not path:
+        return {}
+    with contextlib.suppress(OSError, ValueError):
+        known = json.loads(Path(path).read_text(encoding="utf-8"))
+        return dict(known) if isinstance(known, dict) else {}
+    return {}
+
+
+def _os_name(path: Path) -> str | None:
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.startswith("PRETTY_NAME="):
+            return line.partition("=")[2].strip().strip('"')
+    return None
+
+
+def _firmware(root: Path) -> dict[str, str]:
+    """Firmware of the InfiniBand and RoCE cards under ``root`` by name."""
+    return {path.name: (path / "fw_ver").read_text().strip() for path in sorted(root.iterdir())}
 
 
 def nic_facts(root: Path) -> list[dict[str, Any]]:

@@ -1,0 +1,96 @@
+"""The bodies of `narrows claims` and `narrows revalidate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from narrows.flows.approval import Answer, ApprovalRequest
+from narrows.flows.approval import ask as ask_person
+from narrows.flows.claims_store import ClaimStore, store_at
+from narrows.flows.cli import DONE, FOUND, INCONCLUSIVE
+from narrows.flows.commands import launcher_of, print_json
+from narrows.flows.progress import Progress
+from narrows.flows.revalidating import Due, Revalidated, find_due, revalidate_one
+from narrows.flows.revalidating_nodes import nodes_of
+from narrows.flows.revalidating_report import keep_report, rows_of, tell
+from narrows.inquiry.claim import Claim, Outcome
+from narrows.inquiry.steps import Ask
+from narrows.templates.revalidation import report_text
+
+
+def revalidate(
+    names: Sequence[str], *, claims: Path | None, hosts: Sequence[str], state: Path | None, run: Path | None,
+    every: bool, yes: bool, no_ui: bool, as_json: bool,
+) -> int:  # fmt: skip
+    """Runs the claims that are due again and prints the report; 0 where none moved, 4 where one did, 3 undecided."""
+    store = store_at(claims)
+    with Progress(quiet=as_json) as progress, store.held():
+        found = find_due(store, names, nodes_of(hosts=hosts, state=state, run=run), every=every)
+        for one in found:
+            progress.say(_due_line(one))
+        if no_ui or not any(one.reasons for one in found):
+            ended = {one.claim.name: _plainly(store, one, progress, yes=yes) for one in found if one.reasons}
+            rows = rows_of(found, ended)
+            keep_report(store, rows, reason="the command line")
+            tell(store, rows, progress.say)
+        else:
+            rows = _with_board(store, found, progress, yes=yes)
+    if as_json:
+        print_json({"schema": 1, "claims": rows})
+    else:
+        print(report_text(rows), end="")
+    return exit_code(rows)
+
+
+def exit_code(rows: Sequence[Mapping[str, Any]]) -> int:
+    outcomes = {row["outcome"] for row in rows}
+    if outcomes & {Outcome.GONE.value, Outcome.MOVED.value}:
+        return FOUND
+    return INCONCLUSIVE if Outcome.INCONCLUSIVE.value in outcomes else DONE
+
+
+def _due_line(one: Due) -> str:
+    if not one.reasons:
+        return f"claim {one.claim.name}: not due"
+    return f"claim {one.claim.name}: due: " + "; ".join(reason.words for reason in one.reasons)
+
+
+def _plainly(store: ClaimStore, one: Due, progress: Progress, *, yes: bool) -> Revalidated:
+    given = {"launcher": launcher_of(), "say": progress.say, "show_line": progress.line}
+    return revalidate_one(store, one, ask=_asker(one.claim, progress, yes=yes), **given)
+
+
+def _asker(claim: Claim, progress: Progress, *, yes: bool) -> Callable[[Ask], Answer]:
+    def ask(step: Ask) -> Answer:
+        progress.pause()
+        text = f"{step.question}\n\nRevalidation of claim {claim.name}."
+        request = ApprovalRequest(key=step.gate, title=f"Approve {step.gate}?", text=text)
+        return ask_person(request, auto_yes=yes, note=progress.say)
+
+    return ask
+
+
+def _with_board(store: ClaimStore, found: Sequence[Due], progress: Progress, *, yes: bool) -> list[dict[str, Any]]:
+    from narrows.flows.server import connected
+
+    with connected(note=progress.say) as server:
+        from narrows.flows.revalidate import run_on_board
+
+        return run_on_board(store, found, progress, server, approve_all=yes)
+
+
+def serve(
+    *, claims: Path | None, state: Path | None, cron: str | None, within_s: float, settle_s: float
+) -> int:  # fmt: skip
+    """Serves the flow on the server until it is interrupted: by cron, and when a host changed."""
+    from narrows.flows.server import connected
+
+    store = store_at(claims)
+    with connected(note=print) as server:
+        from narrows.flows.revalidating_serve import serve_flow
+
+        print(f"serving revalidate of {store.folder.resolve()} on {server.ui_url} (Ctrl-C to leave)", flush=True)
+        serve_flow(store, state=state, cron=cron, within_s=within_s, settle_s=settle_s)
+    return DONE
