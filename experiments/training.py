@@ -85,6 +85,11 @@ def run_steps(arm: ArmRun, trainer: Trainer, batches: list[RankBatch], washout: 
             loaded, ready_ns = loader.take()
             trainer.hold("input", begin_ns, ready_ns)
             outcome = trainer.train(loaded)
+            if config.injected_delay_ms:
+                begin_ns = trainer.now_ns()
+                end_ns = begin_ns + round(1e6 * config.injected_delay_ms)
+                wait_until(end_ns)
+                trainer.hold("delay", begin_ns, end_ns)
             if config.checkpoint_every and done % config.checkpoint_every == 0:
                 begin_ns = trainer.now_ns()
                 end_ns = write_checkpoint(arm.checkpoints, trainer.state(), begin_ns + 1000 * config.checkpoint_us)

@@ -67,6 +67,7 @@ class StepConfig:
     compute_scale: float
     jitter: float
     launch_gap_us: int
+    injected_delay_ms: float
     alloc_us: int
     checkpoint_every: int
     checkpoint_us: int

@@ -183,6 +183,9 @@ def record(session: Session, step: Judge, found: Found) -> None:
     """Puts one judgement on record: its findings, then the verdict, or that more pairs are wanted."""
     for topic, numbers in found.findings.items():
         session.note(Kind.FINDING, {"rung": step.rung.value, "topic": topic, "numbers": numbers, "file": found.file})
+        if topic.startswith("pending:"):
+            why = f"a delay of {numbers['delay_ms']:.3g} ms must be seen there before it is rejected"
+            session.say(f"{step.rung.label}: {numbers['hypothesis']}: {numbers['reason']}; {why}")
     if found.wanted_pairs is not None:
         session.note(
             Kind.LOOK,

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
 from narrows.flows.found import GIVEN, Found, evidence_file, unable
 from narrows.flows.judging_given import judge_account, judge_given, judge_regression, reconciliation
+from narrows.flows.judging_scope import against_prediction, judge_one_scope, judge_sensitivity, rule, why_missing
 from narrows.flows.session import Session
 from narrows.inquiry.codec import plain
 from narrows.inquiry.design import REGRESSED
-from narrows.inquiry.hypotheses import Hypothesis, Registration, Test
-from narrows.inquiry.state import State
+from narrows.inquiry.findings import Finding
+from narrows.inquiry.hypotheses import Registration, Test
 from narrows.inquiry.steps import Judge, Topic
 from narrows.inquiry.verdict import Verdict
 from narrows.reducers.closing import ClosingVerdict, closing_test, unchanged
-from narrows.reducers.comparison import ScopeResult, judge_scope, needs_more
 from narrows.reducers.curves import CurvePattern, compare_curves
 from narrows.reducers.durability import drift_changes, tail_changes
 from narrows.reducers.estimates import estimate, interval_ms
@@ -30,99 +30,45 @@ def judge(session: Session, step: Judge) -> list[Found]:
     state = session.state
     registrations = [state.registrations[one] for one in step.hypotheses]
     if step.topic is Topic.GIVEN:
-        return judge_given(session, registrations)
+        return [_noted(session, one, session.evidence(GIVEN)) for one in judge_given(session, registrations)]
     if step.topic is Topic.RECONCILIATION:
         # The reading first: once the verdicts stand, nobody would ask for it again after a kill.
         return [reconciliation(session), *(judge_account(session, one) for one in registrations)]
     assert step.experiment is not None
     name = step.experiment
     if not state.evidence.get(name):
-        return [unable(one, _why_missing(state, name), name) for one in registrations]
+        return [unable(one, why_missing(state, name), name) for one in registrations]
     evidence = session.evidence(name)
     if evidence["confounded"]:
         fields = ", ".join(evidence["confounded"])
         why = f"confounded: the arms also differ in {fields}, which they do not declare; make these equal and run again"
         return [unable(one, why, name) for one in registrations]
-    return [_TESTS[one.hypothesis.test](session, one, evidence) for one in registrations]
+    return [_noted(session, _TESTS[one.hypothesis.test](session, one, evidence), evidence) for one in registrations]
 
 
-def _why_missing(state: State, experiment: str) -> str:
-    answer = state.answers.get(experiment, {})
-    if answer.get("decision") == "skip":
-        return f"not run: {answer.get('by')} declined it" + (f" ({answer['reason']})" if answer.get("reason") else "")
-    failures = state.failures.get(experiment) or [{}]
-    return f"could not be run: {failures[-1].get('reason', 'no evidence came back')}"
+_OF_THE_STEP = {Test.REGRESSION, Test.SCOPE, Test.PERTURBATION, Test.SCALE_UP, Test.SOAK}
 
 
-def _reference_pairs(session: Session) -> list[float]:
-    return [float(one) for one in session.state.reference["d_ms"]]
+def _noted(session: Session, found: Found, evidence: dict[str, Any]) -> Found:
+    """A verdict on the step with the named findings of its evidence, in words and by name.
 
-
-def _scope(session: Session, one: Registration, evidence: dict[str, Any]) -> Found:
-    return _against_prediction(session, one, evidence["difference"]["step_ms"], evidence["order"])
-
-
-def _against_prediction(
-    session: Session, one: Registration, ds: list[float], order: list[int] | None, notes: str = ""
-) -> Found:
-    """The three-outcome rule at the boundary of ``rho`` times the registered prediction, with its looks."""
-    hypothesis = one.hypothesis
-    if not ds:
-        return unable(one, "no pair was completed", hypothesis.experiment or GIVEN)
-    result = judge_scope(
-        ds,
-        _reference_pairs(session),
-        rho=hypothesis.rho,
-        alpha=hypothesis.alpha,
-        looks=hypothesis.looks,
-        predicted_ms=hypothesis.pi_ms,
-        order=order,
-    )
-    wanted = needs_more(result, hypothesis.looks)
-    limit = max(hypothesis.looks)
-    if wanted is not None and wanted <= limit and len(ds) < wanted and _can_grow(session, hypothesis):
-        return Found(
-            hypothesis=one.id, reason=result.reason, wanted_pairs=wanted, pairs=len(ds), file=evidence_file(hypothesis)
-        )
-    return Found(
-        hypothesis=one.id,
-        verdict=result.verdict,
-        effect_ms=result.effect_ms,
-        interval_ms=result.interval_ms,
-        reason=result.reason + notes,
-        numbers=_scope_numbers(result),
-        file=evidence_file(hypothesis),
-        pairs=result.pairs_used,
-    )
-
-
-def _can_grow(session: Session, hypothesis: Hypothesis) -> bool:
-    """Whether another launch could still bring pairs: it may have failed too often, or have been declined."""
-    from narrows.inquiry.ladder import FAILURES_ALLOWED
-
-    state, name = session.state, hypothesis.experiment or ""
-    declined = state.answers.get(name, {}).get("decision") == "skip"
-    return hypothesis.test is not Test.SOAK and not declined and len(state.failures.get(name, ())) < FAILURES_ALLOWED
-
-
-def _scope_numbers(result: ScopeResult) -> dict[str, Any]:
-    keep = (
-        "look",
-        "pairs_used",
-        "kappa",
-        "predicted_ms",
-        "boundary_ms",
-        "ratio",
-        "sublabel",
-        "sign_flip_p",
-        "order_effect",
-        "order_effect_ms",
-        "reference_described",
-        "reference_weak",
-        "vetoed",
-    )
-    values = asdict(result)
-    return {name: plain(values[name]) for name in keep if values[name] is not None}
+    That one rank moved against the others is said where the step itself does not settle the question.
+    """
+    registration = session.state.registrations.get(found.hypothesis or "")
+    if found.verdict is None or registration is None or registration.hypothesis.test not in _OF_THE_STEP:
+        return found
+    findings = evidence.get("findings") or []
+    undecided = found.verdict is Verdict.INCONCLUSIVE
+    said = [one["sentence"] for one in findings if one["name"] != Finding.RANK_DIFFERENCE or undecided]
+    if not findings:
+        return found
+    tail: dict[str, Any] = {}
+    if evidence.get("tail"):
+        tail = {"tail": evidence["tail"]["leading"]}
+        account = tail["tail"]["critical_path"]
+        said.append(f"in the slowest 5 % of the steps, on the critical path, {account} changed most")
+    numbers = found.numbers | {"findings": [one["name"] for one in findings]} | tail
+    return replace(found, reason="; ".join([found.reason, *said]), numbers=numbers)
 
 
 def _gain(evidence: dict[str, Any], values: list[float]) -> list[float]:
@@ -132,7 +78,10 @@ def _gain(evidence: dict[str, Any], values: list[float]) -> list[float]:
 
 
 def _perturbation(session: Session, one: Registration, evidence: dict[str, Any]) -> Found:
-    return _against_prediction(session, one, _gain(evidence, evidence["difference"]["step_ms"]), evidence["order"])
+    """By its share of the error: the first supported change ends the search, so Holm never comes to a second step."""
+    gains = _gain(evidence, evidence["difference"]["step_ms"])
+    share = one.hypothesis.alpha / one.hypothesis.family
+    return against_prediction(session, one, gains, evidence["order"], alpha=share)
 
 
 def _unchanged(_session: Session, one: Registration, evidence: dict[str, Any]) -> Found:
@@ -199,16 +148,26 @@ def _interval(values: list[float]) -> tuple[float, float] | None:
 
 
 def _swap(session: Session, one: Registration, evidence: dict[str, Any]) -> Found:
-    """Local times of a good (first) and a suspected (second) rank, with their own and with exchanged shards."""
+    """Local times of a good (first) and a suspected (second) rank, with their own and with exchanged shards.
+
+    Holm's step-down over hardware and data: half of the error each, all of it once the other one is decided.
+    """
+    kind = one.hypothesis.mechanism
+    other = _contrast(evidence, "data" if kind == "hardware" else "hardware")
+    alpha = one.hypothesis.alpha / one.hypothesis.family
+    if other and rule(session, one.hypothesis, other, None, alpha).verdict is not Verdict.INCONCLUSIVE:
+        alpha = one.hypothesis.alpha
+    return against_prediction(session, one, _contrast(evidence, kind), None, alpha=alpha)
+
+
+def _contrast(evidence: dict[str, Any], kind: str) -> list[float]:
     arms = [arm["units"] for arm in evidence["arms"].values()]
     own, exchanged = ({unit["pair"]: unit["local_ms"] for unit in units} for units in arms)
     pairs = sorted(set(own) & set(exchanged))
     good, suspect = 0, 1
-    if one.hypothesis.mechanism == "hardware":
-        values = [0.5 * (own[p][suspect] + exchanged[p][suspect] - own[p][good] - exchanged[p][good]) for p in pairs]
-    else:
-        values = [0.5 * (own[p][suspect] + exchanged[p][good] - exchanged[p][suspect] - own[p][good]) for p in pairs]
-    return _against_prediction(session, one, values, None)
+    if kind == "hardware":
+        return [0.5 * (own[p][suspect] + exchanged[p][suspect] - own[p][good] - exchanged[p][good]) for p in pairs]
+    return [0.5 * (own[p][suspect] + exchanged[p][good] - exchanged[p][suspect] - own[p][good]) for p in pairs]
 
 
 def _curve(_session: Session, one: Registration, evidence: dict[str, Any]) -> Found:
@@ -242,7 +201,7 @@ def _scale_up(session: Session, one: Registration, evidence: dict[str, Any]) -> 
     if problem:
         return Found(hypothesis=one.id, verdict=Verdict.REJECTED, reason=problem, file=evidence_file(one.hypothesis))
     notes = "; the same work and the same loss"
-    return _against_prediction(
+    return against_prediction(
         session, one, _gain(evidence, evidence["difference"]["step_ms"]), evidence["order"], notes
     )
 
@@ -292,8 +251,9 @@ def _soak(session: Session, one: Registration, evidence: dict[str, Any]) -> Foun
 
 _TESTS: dict[Test, Callable[[Session, Registration, dict[str, Any]], Found]] = {
     Test.REGRESSION: judge_regression,
-    Test.SCOPE: _scope,
-    Test.CONTROL: _scope,
+    Test.SCOPE: judge_one_scope,
+    Test.CONTROL: judge_one_scope,
+    Test.SENSITIVITY: judge_sensitivity,
     Test.PERTURBATION: _perturbation,
     Test.UNCHANGED: _unchanged,
     Test.CLOSING: _closing,

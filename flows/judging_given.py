@@ -17,7 +17,7 @@ from narrows.inquiry.verdict import RegressionStatus, Verdict
 from narrows.reducers.comparison import RegressionResult, confirm_regression
 from narrows.reducers.numerator import NumeratorResult, NumeratorVerdict, Work, judge_numerator
 from narrows.reducers.reconcile import Shape, reconcile
-from narrows.reducers.shares import SCREENING_PAIRS, judge_share
+from narrows.reducers.shares import SCREENING_PAIRS, judge_shares
 
 COVERAGE_NEEDED = 0.95
 
@@ -125,10 +125,11 @@ def judge_account(session: Session, one: Registration) -> Found:
     hypothesis, name = one.hypothesis, _reference_evidence(session)
     evidence = session.evidence(name)
     assert hypothesis.account is not None
-    changes = evidence["difference"]["accounts"][hypothesis.ledger.value][hypothesis.account.value]
-    result = judge_share(
-        changes, evidence["difference"]["step_ms"], hypothesis.account.value, rho=hypothesis.rho, alpha=hypothesis.alpha
-    )
+    # All accounts are judged side by side, each in its own view, whichever of them is asked for.
+    tables, family = evidence["difference"]["accounts"], _accounts(session, hypothesis)
+    changes = {one.account.value: tables[one.ledger.value][one.account.value] for one in family if one.account}
+    results = judge_shares(changes, evidence["difference"]["step_ms"], rho=hypothesis.rho, alpha=hypothesis.alpha)
+    result = results[hypothesis.account.value]
     verdict, reason = result.verdict, result.reason
     coverage = evidence["coverage"]
     if coverage is not None and coverage < COVERAGE_NEEDED and hypothesis.account in (Account.TRANSFER, Account.SKEW):
@@ -143,6 +144,12 @@ def judge_account(session: Session, one: Registration) -> Found:
         file=f"evidence/{name}.json",
         pairs=result.pairs_used,
     )
+
+
+def _accounts(session: Session, one: Hypothesis) -> list[Hypothesis]:
+    """The accounts that were registered side by side with this one."""
+    known = [other.hypothesis for other in session.state.registrations.values()]
+    return [other for other in known if (other.test, other.rung) == (Test.ACCOUNT, one.rung)]
 
 
 def _reference_evidence(session: Session) -> str:

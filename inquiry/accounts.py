@@ -59,6 +59,7 @@ SPAN_ACCOUNTS: dict[str, Account] = {
     "input": Account.INPUT,
     "host": Account.HOST,
     "launch": Account.HOST,
+    "delay": Account.HOST,
 }
 """The account that a recorded span may credit. A span of another name is kept and credits nothing."""
 

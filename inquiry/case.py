@@ -54,17 +54,26 @@ class Budget:
     ask_above_device_hours: float
 
 
+PATH_ALPHA = 0.10
+"""The chance of a wrong turn on the whole climb, in each direction, where a case sets no alpha of its own."""
+PATH_TESTS = 5
+"""Tests that a climb takes at most, the proof by work counters included."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judging:
     """How evidence is gathered and judged; registered with every hypothesis.
 
-    ``margin_percent`` of the healthy step is the smallest slowdown worth a search. ``steps`` counts the steps of a
-    segment, ``washout`` included; your own script runs as many steps as it likes.
+    ``scope_alpha`` is the error of each scope in each direction: the climb is a sequence of tests, and the chance of a
+    wrong turn anywhere on it is at most their sum. ``margin_percent`` of the healthy step is the smallest slowdown
+    worth a search. ``steps`` counts the steps of a segment, ``washout`` included; your own script runs as many as it
+    likes.
     """
 
     margin_percent: float = 1.0
     statistic: str = "mean"
     alpha: float = 0.05
+    scope_alpha: float = PATH_ALPHA / PATH_TESTS
     looks: tuple[int, ...] = (4, 6, 8, 12)
     mode: Mode = Mode.SWITCHBACK
     pairs: int = 6

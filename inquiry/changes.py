@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from narrows.inquiry import proposals
-from narrows.inquiry.accounts import Account
+from narrows.inquiry.accounts import LOCAL_ACCOUNTS, Account
 from narrows.inquiry.case import Case
 from narrows.inquiry.design import ArmKind
 from narrows.inquiry.hypotheses import Ledger
@@ -66,8 +68,15 @@ def plays(case: Case, state: State) -> list[Play]:
         fits = play.mechanism == mechanism and (not play.programs or case.workload.program in play.programs)
         changes = play.placement is not None or any(regressed.get(key) != value for key, value in play.config.items())
         if fits and changes:
-            found.append(play)
+            found.append(_of_account(play, account))
     return found
+
+
+def _of_account(play: Play, account: Account) -> Play:
+    """A place may be slow in any local account: exchanging it gives back the one in which the loss was found."""
+    if play.placement != "replace" or account not in LOCAL_ACCOUNTS:
+        return play
+    return replace(play, account=account, ledger=proposals.account_view(account))
 
 
 def base_scope(case: Case, state: State) -> Scope | None:

@@ -9,7 +9,11 @@ from typing import Any
 from narrows.inquiry.codec import digest, plain
 from narrows.inquiry.scopes import Placement, Rung, Scope
 
-HEALTHY, REGRESSED, PERTURBED, CONTROL = "healthy", "regressed", "perturbed", "control"
+HEALTHY, REGRESSED, PERTURBED, CONTROL, DELAYED = "healthy", "regressed", "perturbed", "control", "delayed"
+
+DELAY_KNOB = "injected_delay_ms"
+DELAY_VARIABLE = "NARROWS_INJECTED_DELAY_MS"
+"""What makes every rank wait at the end of each step: a setting of the built-in step, or a variable of the recorder."""
 
 
 class Mode(StrEnum):

@@ -9,9 +9,14 @@ from narrows.inquiry.accounts import Account
 from narrows.inquiry.codec import digest
 from narrows.inquiry.scopes import Rung, Scope
 
-ANALYSIS_VERSION = "narrows-1"
+ANALYSIS_VERSION = "narrows-2"
 """Named in every registration; a change of the statistics or of the ledger's rules changes it."""
 
+
+WARMUP_RULE = (
+    "the first steps of a plan's segments, as marked; of other runs what MSER-5 on the log of step times cuts, at "
+    "least 10 steps or a quarter and at most half, the longest cut of a block's runs for all, blind to the arms"
+)
 
 EXCLUSION_RULES = (
     "a launch that did not end well is left out whole, with all of its pairs",
@@ -47,6 +52,7 @@ class Test(StrEnum):
     ACCOUNT = "account"
     SCOPE = "scope"
     CONTROL = "control"
+    SENSITIVITY = "sensitivity"
     CURVE = "curve"
     SWAP = "swap"
     PERTURBATION = "perturbation"
@@ -54,6 +60,7 @@ class Test(StrEnum):
     SOAK = "soak"
     UNCHANGED = "unchanged"
     CLOSING = "closing"
+    RANGE = "range"
 
 
 class Basis(StrEnum):
@@ -102,7 +109,8 @@ class Hypothesis:
     """One claim with everything that its judgement will depend on.
 
     ``pi_ms`` is the predicted effect in milliseconds per step, ``kappa`` its ratio to the effect at full scale,
-    ``rho`` the share of it below which the mechanism does not count as present.
+    ``rho`` the share of it below which the mechanism does not count as present. ``alpha`` is the error, in each
+    direction, of all ``family`` hypotheses that are judged side by side with this one: Holm's step-down divides it.
     """
 
     key: str
@@ -127,10 +135,11 @@ class Hypothesis:
     tau_close: float = 0.25
     allowed_newly_exposed: tuple[Account, ...] = ()
     alpha: float = 0.05
+    family: int = 1
     looks: tuple[int, ...] = (4, 6, 8, 12)
     steps: int | None = None
     statistic: str = "mean"
-    warmup_rule: str = "the first steps of a segment, as the plan marks them"
+    warmup_rule: str = WARMUP_RULE
     exclusion_rules: tuple[str, ...] = EXCLUSION_RULES
     expected: str = "supported"
     order_seed: int = 0

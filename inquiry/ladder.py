@@ -158,7 +158,7 @@ def _prove_numerator(case: Case, state: State) -> Step | None:
         proposals.closing(case, RESTORE_WORK, experiment, pi),
     ]
     proof = proposals.proof_of_numerator(case, state, experiment)
-    return pursue(case, state, Rung.MANIFEST, [proof], experiment, later=later)
+    return _tested(case, state, Rung.MANIFEST, proof, experiment, later)
 
 
 def _not_pursued(state: State, rung: Rung) -> Skip | None:
@@ -172,7 +172,7 @@ def _reconciliation(case: Case, state: State) -> Step | None:
     if skip := _not_pursued(state, Rung.RECONCILIATION):
         return skip
     present = [one for one in ACCOUNTS if one.value in state.opened["accounts"] and one is not Account.RESIDUAL]
-    hypotheses = [proposals.account(case, state, one) for one in present]
+    hypotheses = [proposals.account(case, state, one, len(present)) for one in present]
     return pursue(case, state, Rung.RECONCILIATION, hypotheses, topic=Topic.RECONCILIATION)
 
 
@@ -182,10 +182,23 @@ def _scope(scope: Scope) -> Callable[[Case, State], Step | None]:
         if reason := _no_need(case, state, scope):
             return Skip(rung=rung, reason=reason)
         experiment = plans.at_scope(case, state, scope)
-        step = pursue(case, state, rung, [proposals.scope(case, state, experiment)], experiment)
+        step = _tested(case, state, rung, proposals.scope(case, state, experiment), experiment)
         return step or _beside(case, state, scope, experiment)
 
     return plan
+
+
+def _tested(
+    case: Case, state: State, rung: Rung, one: Hypothesis, experiment: Experiment, later: Sequence[Hypothesis] = ()
+) -> Step | None:
+    """A scope's test. Before a rejection stands, a delay of its boundary is injected there, which must be seen."""
+    registered = state.hypothesis(one.key)
+    if registered is not None and state.judgement(one.key) is None and state.pending(one.key) is not None:
+        control = plans.sensitivity(case, experiment, proposals.delay_of(registered))
+        step = pursue(case, state, rung, [proposals.sensitivity(case, registered, control)], control)
+        if step is not None:
+            return step
+    return pursue(case, state, rung, [one], experiment, later=later)
 
 
 def _no_need(case: Case, state: State, scope: Scope) -> str | None:
@@ -235,28 +248,34 @@ def _perturbation(case: Case, state: State) -> Step | None:
     usable = [
         (play, plans.perturb(case, state, play, scope, rung, f"{play.id}-{scope.value}")) for play in plays(case, state)
     ]
+    family = sum(experiment is not None for _, experiment in usable)
     for play, experiment in usable:
         if experiment is None:
             continue
-        step = _try(case, state, play, experiment)
+        step = _try(case, state, play, experiment, family)
         if step is not None:
             return step
-        if state.verdict(f"perturbation:{play.id}") is Verdict.SUPPORTED:
-            return _swap(case, state)
+        verdict = state.verdict(f"perturbation:{play.id}")
+        # Another host that is as slow is no exoneration of the first: the shard may have come along.
+        if verdict is Verdict.SUPPORTED or (verdict is Verdict.REJECTED and play.placement == "replace"):
+            swap = _swap(case, state)
+            if swap is not None or verdict is Verdict.SUPPORTED:
+                return swap
     if not any(experiment for _, experiment in usable):
         words = proposals.MECHANISM_WORDS.get(state.mechanism or "", "this mechanism")
         return Skip(rung=rung, reason=f"no change is known for it ({words}); name one under workload.perturbed")
     return None
 
 
-def _try(case: Case, state: State, play: Play, experiment: Experiment) -> Step | None:
+def _try(case: Case, state: State, play: Play, experiment: Experiment, family: int) -> Step | None:
+    """One change of ``family`` that could be tried here: the first supported one ends the search among them."""
     found = state.judgement(f"scope:{experiment.scope.value}")
     share = proposals.kappa(state, experiment.scope)
     pi, source = float(state.reference["delta_ms"]) * share, f"the loss at full scale x {share:.3g}"
     if found and found.effect_ms:
         pi, source = found.effect_ms, f"the effect measured at {experiment.scope.words}"
     now = [
-        proposals.perturbation(case, play, experiment, pi, source),
+        proposals.perturbation(case, play, experiment, pi, source, family),
         *(proposals.unchanged(case, play, one, experiment, pi) for one in play.unchanged),
     ]
     return pursue(

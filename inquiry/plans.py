@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain, zip_longest
 
 from narrows.inquiry.case import ArmSpec, Case
-from narrows.inquiry.design import CONTROL, HEALTHY, PERTURBED, REGRESSED, Arm, ArmKind, Experiment, Mode
+from narrows.inquiry.design import (
+    CONTROL,
+    DELAY_KNOB,
+    DELAY_VARIABLE,
+    DELAYED,
+    HEALTHY,
+    PERTURBED,
+    REGRESSED,
+    Arm,
+    ArmKind,
+    Experiment,
+    Mode,
+)
 from narrows.inquiry.playbook import Play
 from narrows.inquiry.scopes import SCOPE_RUNGS, Placement, Rung, Scope, placement
 from narrows.inquiry.state import State
@@ -13,6 +26,9 @@ from narrows.inquiry.state import State
 CURVE_SIZES = (1 << 14, 1 << 16, 1 << 18, 1 << 20)
 """Bytes of the message-size sweep: two decades, which is enough to tell a slope from an intercept."""
 
+
+SENSITIVITY_PAIRS = 2
+"""One quadruple: both of its pairs must show the injected delay."""
 
 GUESSED_STEP_MS = 50.0
 """For planning a recording, before any run of the case was read."""
@@ -132,9 +148,12 @@ def differing(before: ArmSpec, after: ArmSpec) -> tuple[str, ...]:
 
 
 def _join(before: Placement, after: Placement) -> tuple[Placement, tuple[int, ...], tuple[int, ...]]:
-    """One launch that holds both sets of hosts, and the ranks of each set in it."""
-    sizes = {host: len(ranks) for host, ranks in before.hosts}
-    for host, ranks in after.hosts:
+    """One launch that holds both sets of hosts, and the ranks of each set in it.
+
+    Hosts of the same position stand beside each other, so that both sets keep their order: evidence is by position.
+    """
+    sizes: dict[str, int] = {}
+    for host, ranks in chain.from_iterable(filter(None, pair) for pair in zip_longest(before.hosts, after.hosts)):
         sizes[host] = max(sizes.get(host, 0), len(ranks))
     names = list(sizes)
     starts, total = {}, 0
@@ -350,6 +369,26 @@ def swap(case: Case, state: State) -> Experiment | None:
         before=_arm("own", spec, (other, mine)),
         after=_arm("exchanged", spec, (mine, other)),
         differs=("shards",),
+    )
+
+
+def sensitivity(case: Case, experiment: Experiment, delay_ms: float) -> Experiment:
+    """The first arm of ``experiment`` without and with a delay of every rank: could this scope show such an effect?"""
+    before = experiment.before
+    if case.workload.builtin:
+        after, field = replace(before, config=before.config | {DELAY_KNOB: delay_ms}), f"config.{DELAY_KNOB}"
+    else:
+        after = replace(before, env=before.env | {DELAY_VARIABLE: f"{delay_ms:g}"})
+        field = f"environment.{DELAY_VARIABLE}"
+    return replace(
+        experiment,
+        key=f"{experiment.scope.value}-sensitivity",
+        after=replace(after, name=DELAYED),
+        # Both arms are on the same ranks, which can take turns wherever two sets of hosts could.
+        mode=Mode.SWITCHBACK if experiment.mode is Mode.NODE_SET else experiment.mode,
+        differs=(field,),
+        pairs=SENSITIVITY_PAIRS,
+        max_pairs=SENSITIVITY_PAIRS,
     )
 
 

@@ -46,6 +46,11 @@ def common(case: Case) -> dict[str, Any]:
     }
 
 
+def on_the_climb(case: Case) -> dict[str, Any]:
+    """The same for a scope: one of a sequence of tests that share the error of the path."""
+    return common(case) | {"alpha": case.judging.scope_alpha}
+
+
 def step_prediction(pi_ms: float, rho: float = RHO) -> tuple[Prediction, RejectionCriterion]:
     """Step time grows by ``pi_ms``, give or take half; an upper bound below half of it rejects."""
     low, high = sorted((rho * pi_ms, (2 - rho) * pi_ms))
@@ -116,7 +121,7 @@ _VIEW_WORDS = {
 }
 
 
-def account(case: Case, state: State, which: Account) -> Hypothesis:
+def account(case: Case, state: State, which: Account, family: int = 1) -> Hypothesis:
     """At least half of the missing time sits in one account of the given runs."""
     delta = float(state.reference["delta_ms"])
     return Hypothesis(
@@ -136,6 +141,7 @@ def account(case: Case, state: State, which: Account) -> Hypothesis:
         ),
         pi_ms=delta,
         pi_source="the loss of the given runs",
+        family=family,
         **common(case),
     )
 
@@ -178,8 +184,40 @@ def scope(case: Case, state: State, experiment: Experiment, *, control: bool = F
         pi_source="the loss at full scale"
         + (f" x {share:.3g} ({state.reconciliation.get('kappa_source', '')})" if present else ""),
         expected="supported" if present else "rejected",
-        **common(case),
+        **on_the_climb(case),
     )
+
+
+def sensitivity(case: Case, tested: Hypothesis, experiment: Experiment) -> Hypothesis:
+    """A delay of the size at which ``tested`` was rejected is seen where it was rejected."""
+    delay_ms = delay_of(tested)
+    where = experiment.scope.words
+    fields = common(case) | {"looks": (experiment.max_pairs,)}
+    return Hypothesis(
+        key=f"sensitivity:{experiment.scope.value}",
+        rung=tested.rung,
+        test=Test.SENSITIVITY,
+        basis=Basis.EXPERIMENT,
+        scope=experiment.scope,
+        hosts=experiment.placement.names,
+        experiment=experiment.key,
+        claim=f"A delay of {delay_ms:.3g} ms, put into every step on purpose, is seen at {where}",
+        mechanism="injected delay",
+        account=Account.HOST,
+        ledger=account_view(Account.HOST),
+        prediction=Prediction(metric="step time", unit="ms", low=RHO * delay_ms, high=(2 - RHO) * delay_ms),
+        reject_if=RejectionCriterion(
+            metric="step time of a pair", comparison=Comparison.UPPER_BELOW, bound=RHO * delay_ms, unit="ms"
+        ),
+        pi_ms=delay_ms,
+        pi_source=f"the boundary at which {tested.key} is rejected",
+        **fields,
+    )
+
+
+def delay_of(tested: Hypothesis) -> float:
+    """The boundary of a scope's test in ms: an effect of this size would not have been called absent."""
+    return abs(tested.rho * (tested.pi_ms or 0.0))
 
 
 def leading_account(state: State) -> Account | None:
@@ -212,11 +250,13 @@ def proof_of_numerator(case: Case, state: State, experiment: Experiment) -> Hypo
         reject_if=reject,
         pi_ms=pi,
         pi_source="compute of the healthy run x growth of the executed work",
-        **common(case),
+        **on_the_climb(case),
     )
 
 
-def perturbation(case: Case, play: Play, experiment: Experiment, pi_ms: float, source: str) -> Hypothesis:
+def perturbation(
+    case: Case, play: Play, experiment: Experiment, pi_ms: float, source: str, family: int = 1
+) -> Hypothesis:
     """One mechanism changed: the step must get back at least half of the predicted size."""
     prediction, reject = step_prediction(pi_ms)
     back = Prediction(metric="improvement of the step", unit="ms", low=prediction.low, high=prediction.high)
@@ -239,6 +279,7 @@ def perturbation(case: Case, play: Play, experiment: Experiment, pi_ms: float, s
         ),
         pi_ms=pi_ms,
         pi_source=source,
+        family=family,
         **common(case),
     )
 
@@ -323,6 +364,7 @@ def swap(case: Case, state: State, experiment: Experiment, *, follows: str) -> H
         pi_ms=delta,
         pi_source="the loss at full scale",
         expected="supported" if follows == "hardware" else "rejected",
+        family=2,
         **common(case),
     )
 

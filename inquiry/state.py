@@ -61,6 +61,10 @@ class State:
     def judgement(self, key: str) -> Judgement | None:
         return self.judgements.get(self.ids.get(key, ""))
 
+    def pending(self, key: str) -> dict[str, Any] | None:
+        """What a rejection said that waits for its sensitivity control; None where there is none."""
+        return self.findings.get(f"pending:{key}")
+
     def hypothesis(self, key: str) -> Hypothesis | None:
         number = self.ids.get(key)
         return self.registrations[number].hypothesis if number else None
@@ -80,7 +84,12 @@ class State:
 
     @property
     def mechanism(self) -> str | None:
-        """What the evidence points to; the local account alone where the control acquitted the suspected place."""
+        """What the evidence points to; the local account alone where the control acquitted the suspected place.
+
+        Communication that is slow on one node already is no matter of the link between hosts.
+        """
+        if self.inside_host:
+            return "collective"
         found = self.reconciliation.get("account" if self.acquitted else "mechanism")
         return str(found) if found else None
 
@@ -89,8 +98,23 @@ class State:
         """Who carries the loss, as ``kind`` and ``members``."""
         if self.acquitted:
             return {"kind": "all", "members": []}
+        if self.inside_host:
+            return self._around_the_collective()
         found: dict[str, Any] | None = self.reconciliation.get("culprit")
         return found
+
+    @property
+    def inside_host(self) -> bool:
+        """Whether a loss that was read as the link's was reproduced where no link is crossed."""
+        return self.reconciliation.get("mechanism") == "link" and self.first_scope is Scope.ONE_NODE
+
+    def _around_the_collective(self) -> dict[str, Any]:
+        """The host whose group is slow, where the arms differ in that host; else every rank's group."""
+        registered = self.hypothesis(f"scope:{Scope.ONE_NODE.value}")
+        kind = self.opened.get("case_text", {}).get("workload", {}).get("kind")
+        if registered is not None and kind == ArmKind.PLACEMENT.value:
+            return {"kind": "host", "members": list(registered.hosts[-1:])}
+        return {"kind": "all", "members": []}
 
     @property
     def acquitted(self) -> bool:

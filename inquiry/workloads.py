@@ -164,6 +164,8 @@ _STEP = (
     _float("jitter", 0.01, KnobClass.COMPUTE, "mean of an exponential delay of each kernel, as a fraction", 0, 10),
     # Host, memory, checkpoint, evaluation.
     _int("launch_gap_us", 0, KnobClass.HOST, "host gap before the kernels of each layer", 0, 10_000_000, "us"),
+    _float("injected_delay_ms", 0.0, KnobClass.HOST, "wait of every rank at the end of each step: a known effect", 0,
+           600_000, "ms"),
     _int("alloc_us", 0, KnobClass.MEMORY, "allocator stall in every step", 0, 10_000_000, "us"),
     _int("checkpoint_every", 0, KnobClass.CHECKPOINT, "steps between checkpoints; 0: none", 0, 1_000_000, "steps"),
     _int("checkpoint_us", 0, KnobClass.CHECKPOINT, "least time of a checkpoint", 0, 600_000_000, "us"),

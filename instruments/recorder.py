@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from narrows.inquiry.design import DELAY_VARIABLE
 from narrows.instruments import failures
 from narrows.instruments.groups import groups
 from narrows.instruments.manifest import RunFacts
@@ -84,6 +85,7 @@ class Recorder:
         self.segment: int | None = None
         self.pair: int | None = None
         self.automatic = False  # hooks of an unmodified script record into it
+        self._delay_s = float(os.environ.get(DELAY_VARIABLE) or 0) / 1000
         self._noted: set[str] = set()
         self._thread = threading.get_ident()
         self._spans: list[Span] = []
@@ -137,6 +139,9 @@ class Recorder:
 
         The first window opens at ``begin``; without one, at the first span, else when the recorder was started.
         """
+        if self._delay_s and end_ns is None:  # asked for from outside, to see an effect of known size
+            with self.span("delay"):
+                time.sleep(self._delay_s)
         now = _now() if end_ns is None else end_ns
         spans, self._spans = self._spans, []
         if self._first_window:

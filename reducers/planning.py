@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import stats
 
+from narrows.inquiry.case import PATH_ALPHA, PATH_TESTS
 from narrows.reducers.estimates import MeanTerm, format_ms, t_quantile, welch_df
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 MAX_PAIRS = 200
-PATH_ALPHA = 0.10
-PATH_TESTS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ import pandas as pd
 from scipy.stats.mstats import hdquantiles
 
 from narrows.inquiry.accounts import ACCOUNTS
+from narrows.inquiry.findings import not_estimable
 from narrows.reducers.records import ABSENT
 
 if TYPE_CHECKING:
@@ -47,23 +48,19 @@ class Statistic(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Quantile:
-    """A quantile, the half-width of the window of quantiles whose steps give its accounts, and the steps it needs."""
+    """A quantile, and the half-width of the window of quantiles whose steps give its accounts."""
 
     q: float
     half_width: float
-    least_steps: int = 1
 
 
-# The steps needed: the standard deviation of a run's p95 is 0.9 % at 200 steps, of its p99 2.7 % at 1000, where
-# ten steps lie beyond it. Source: docs/method.md, design.
 _QUANTILES = {
     Statistic.MEDIAN: _Quantile(q=0.50, half_width=0.05),
     Statistic.P25: _Quantile(q=0.25, half_width=0.05),
-    Statistic.P95: _Quantile(q=0.95, half_width=0.02, least_steps=200),
-    Statistic.P99: _Quantile(q=0.99, half_width=0.005, least_steps=1000),
+    Statistic.P95: _Quantile(q=0.95, half_width=0.02),
+    Statistic.P99: _Quantile(q=0.99, half_width=0.005),
 }
-_TAIL_SHARE = 0.05
-_LEAST_STEPS = {Statistic.ES95: round(1 / _TAIL_SHARE)} | {key: rule.least_steps for key, rule in _QUANTILES.items()}
+TAIL_SHARE = 0.05
 
 
 def units(view: View, ledger: Ledger, statistic: Statistic | str) -> pd.DataFrame:
@@ -80,7 +77,7 @@ def units(view: View, ledger: Ledger, statistic: Statistic | str) -> pd.DataFram
     statistic = Statistic(statistic)
     rows = []
     for identity, steady_T in _units(ledger):
-        status = _why_not_estimable(statistic, len(steady_T))
+        status = not_estimable(statistic, len(steady_T))
         measured = _nothing() if status else _measure(view, steady_T, statistic)
         rows.append(identity | measured | {"status": status})
     return _table(rows)
@@ -139,11 +136,6 @@ def _table(rows: list[dict[str, object]]) -> pd.DataFrame:
     return table
 
 
-def _why_not_estimable(statistic: Statistic, num_steps: int) -> str:
-    least = _LEAST_STEPS.get(statistic, 1)
-    return "" if num_steps >= least else f"not estimable: {statistic} needs {least} steps, the unit has {num_steps}"
-
-
 def _nothing() -> dict[str, float]:
     return dict.fromkeys(["step_ms", *(str(account) for account in ACCOUNTS), "boundary", "hidden"], math.nan)
 
@@ -176,7 +168,7 @@ def chosen_steps(step_T: F64, statistic: Statistic) -> I64:
     if statistic == Statistic.LOW50:
         return order[: math.ceil(num / 2)]
     if statistic == Statistic.ES95:
-        return order[num - math.ceil(_TAIL_SHARE * num) :]
+        return order[num - math.ceil(TAIL_SHARE * num) :]
     if statistic in _QUANTILES:
         first, until = _quantile_window(num, _QUANTILES[statistic])
         return order[first:until]

@@ -182,8 +182,9 @@ def _readings(
 ) -> dict[str, F64]:
     readings_RS: dict[str, F64] = {}
     at_K, record_K = kept["at"].to_numpy(), kept["record"].to_numpy()
+    bounds = np.searchsorted(at_K, np.arange(len(ranks) + 1)).tolist()  # records are in order of rank
     for at, rank in enumerate(ranks):
-        mine_K = at_K == at
+        mine_K = slice(bounds[at], bounds[at + 1])
         for name, column in run.ranks[rank].steps.readings.items():
             if name not in readings_RS:
                 readings_RS[name] = np.full(shape, np.nan)

@@ -127,6 +127,26 @@ def test_a_slow_link_lengthens_the_collectives_that_cross_hosts_by_what_it_needs
 
 
 @pytest.mark.dist
+def test_an_injected_delay_lengthens_every_step_of_every_rank_by_its_own_span(launch: Launch) -> None:
+    plan = {
+        "device": "emulated",
+        "base": {"jitter": 0.0, "fabric_jitter": 0.0, "loader_us": 100},
+        "arms": {"healthy": {}, "delayed": {"injected_delay_ms": 4.0}},
+        "num_shards": 2,
+        "segments": [segment(0, 0, "healthy"), segment(1, 0, "delayed")],
+    }
+    runs = launch(STEP, (2,), plan)
+    for rank in range(2):
+        plain, delayed = steps_of(runs / "healthy", rank, 0), steps_of(runs / "delayed", rank, 1)
+        for before, after in zip(plain[1:], delayed[1:], strict=True):
+            [(begin, end)] = [(begin, end) for name, begin, end in after["spans_ns"] if name == "delay"]
+            assert end - begin == 4_000_000
+            assert end == after["end_ns"] - after["start_ns"]
+            longer_ns = after["end_ns"] - after["start_ns"] - (before["end_ns"] - before["start_ns"])
+            assert longer_ns == pytest.approx(4_000_000, abs=1_000_000)
+
+
+@pytest.mark.dist
 def test_a_slow_link_leaves_collectives_inside_a_host_alone(emulated: Path) -> None:
     plain, slow = service_ns(emulated / "healthy", (0, 1), 3), service_ns(emulated / "regressed", (0, 1), 2)
     assert min(slow) == pytest.approx(min(plain), rel=0.001)

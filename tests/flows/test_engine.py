@@ -92,6 +92,8 @@ class ModelLauncher:
     def run(self, hosts: tuple[str, ...], config: dict[str, Any], steps: int = 12) -> Any:
         waits = config.get("slow_input", 0) / 1000 if config.get("input", "loader") == "loader" else -0.4
 
+        waits += config.get("injected_delay_ms", 0.0)
+
         def jitter(step: int) -> float:
             return 0.03 * ((step * 7) % 5)
 
@@ -271,6 +273,109 @@ def next_launch(session: Session) -> Launch:
     raise AssertionError("no launch came")
 
 
+@pytest.fixture
+def alone_no_loss(machines: ModelLauncher) -> ModelLauncher:
+    """Machines on which one rank alone does not show the loss."""
+    plain_run = machines.run
+
+    def run(hosts: tuple[str, ...], config: dict[str, Any], steps: int = 12) -> Any:
+        return plain_run(hosts, config | ({"slow_input": 0} if len(hosts) == 1 else {}), steps)
+
+    machines.run = run  # type: ignore[method-assign]
+    return machines
+
+
+def test_a_rejected_scope_was_shown_to_be_able_to_see_a_delay(case_file: Path, alone_no_loss: ModelLauncher) -> None:
+    session = opened(case_file, alone_no_loss)
+    said: list[str] = []
+    session.say = said.append
+    assert engine.run(session).reason is StopReason.EXPLAINED
+    assert alone_no_loss.submitted[:3] == [f"one_rank-{what}/launch-1" for what in ("regressed", "sensitivity")] + [
+        "one_node-regressed/launch-1"
+    ]
+    judged, seen = (session.state.judgement(f"{what}:one_rank") for what in ("scope", "sensitivity"))
+    assert judged is not None
+    assert seen is not None
+    assert (judged.verdict, seen.verdict) == (Verdict.REJECTED, Verdict.SUPPORTED)
+    registered = session.state.hypothesis("scope:one_rank")
+    assert registered is not None
+    assert seen.effect_ms == pytest.approx(registered.reject_if.bound, rel=0.05)
+    assert "an injected delay of 3.0 ms was seen here" in judged.reason
+    assert judged.numbers["sensitivity"]["hypothesis"] == session.state.ids["sensitivity:one_rank"]
+    assert any("must be seen there before it is rejected" in line for line in said)
+
+
+def test_a_scope_that_hides_the_injected_delay_is_inconclusive(case_file: Path, alone_no_loss: ModelLauncher) -> None:
+    run = alone_no_loss.run
+
+    def blind(hosts: tuple[str, ...], config: dict[str, Any], steps: int = 12) -> Any:
+        return run(hosts, config | {"injected_delay_ms": 0.0}, steps)
+
+    alone_no_loss.run = blind  # type: ignore[method-assign]
+    session = opened(case_file, alone_no_loss)
+    engine.run(session)
+    judged = session.state.judgement("scope:one_rank")
+    assert judged is not None
+    assert judged.verdict is Verdict.INCONCLUSIVE
+    assert judged.reason == "insensitive: an injected delay of 3.0 ms moved this scope by 0.0 ms"
+    assert verdicts(session)["sensitivity:one_rank"] == "rejected"
+
+
+def test_a_control_that_could_not_run_leaves_its_scope_inconclusive(
+    case_file: Path, alone_no_loss: ModelLauncher
+) -> None:
+    def fail(plan: LaunchPlan) -> None:
+        if "sensitivity" in plan.name:
+            raise LaunchError(f"{plan.name}: rank 0 on n1 ended with exit code 1")
+
+    alone_no_loss.before = fail
+    session = opened(case_file, alone_no_loss)
+    assert engine.run(session).reason is StopReason.EXPLAINED
+    judged = session.state.judgement("scope:one_rank")
+    assert judged is not None
+    assert judged.verdict is Verdict.INCONCLUSIVE
+    assert "sensitivity not checked: could not be run: " in judged.reason
+
+
+def test_a_kill_before_or_after_a_control_changes_no_verdict(case_file: Path, alone_no_loss: ModelLauncher) -> None:
+    session = opened(case_file, alone_no_loss)
+    engine.run(session)
+    path = session.directory / "docket.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    at = [number for number, line in enumerate(lines) if b"pending:" in line or b"sensitivity" in line]
+    for keep in (at[0], at[0] + 1, at[len(at) // 2], at[-1] + 1):
+        path.write_bytes(b"".join(lines[:keep]))
+        again = opened(case_file, alone_no_loss, resume=True)
+        assert engine.run(again).reason is StopReason.EXPLAINED
+        assert verdicts(again) == verdicts(session)
+
+
+def test_an_undecided_scope_says_which_rank_moved_against_the_others(case_file: Path, machines: ModelLauncher) -> None:
+    """The ranks of a node share noise that buries the step's change; rank 1 alone is slower, by 1 ms."""
+    plain_run = machines.run
+
+    def noisy(hosts: tuple[str, ...], config: dict[str, Any], steps: int = 12) -> Any:
+        run = plain_run(hosts, config | {"slow_input": 0}, steps)
+        fault = 1.0 if config.get("slow_input") and len(hosts) == 2 else 0.0
+
+        def compute(rank: int, step: int) -> float:
+            own = 0.1 * ((5 * rank + step) % 4)
+            return 20.0 + 40.0 * ((0.618 * (step // steps)) % 1.0) + own + (fault if rank == 1 else 0.0)
+
+        if len(hosts) == 2:
+            run.compute = compute
+        return run
+
+    machines.run = noisy  # type: ignore[method-assign]
+    session = opened(case_file, machines)
+    engine.run(session, Rung.ONE_NODE)
+    found = session.state.judgement("scope:one_node")
+    assert found is not None
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert "one rank moved against the others (rank 1: its local time by 0.50 ms" in found.reason
+    assert found.numbers["findings"] == ["rank_difference"]
+
+
 # Killed and begun again.
 
 
@@ -404,8 +509,8 @@ def test_until_stops_before_the_next_rung(case_file: Path, machines: ModelLaunch
 def test_every_test_that_a_hypothesis_can_name_has_a_judge() -> None:
     from narrows.inquiry.hypotheses import Test
 
-    given_alone = {Test.NUMERATOR, Test.ACCOUNT}
-    assert set(judging._TESTS) == set(Test) - given_alone
+    elsewhere = {Test.NUMERATOR, Test.ACCOUNT, Test.RANGE}  # on given runs, and on claims
+    assert set(judging._TESTS) == set(Test) - elsewhere
 
 
 @pytest.mark.dist

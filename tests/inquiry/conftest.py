@@ -76,6 +76,8 @@ class World:
         if hypothesis.test is Test.ACCOUNT:
             assert hypothesis.account is not None
             return Verdict.SUPPORTED if hypothesis.account.value == self.reading.get("account") else Verdict.REJECTED
+        if hypothesis.test is Test.SENSITIVITY:
+            return Verdict(self.verdicts.get(hypothesis.key, "supported"))
         return Verdict(self.verdicts.get(hypothesis.key, self.otherwise))
 
     def wants(self, experiment: str, pairs: int) -> int | None:
@@ -193,6 +195,12 @@ class Player:
         if key == "numerator":
             changed = self.world.numerator == "supported"
             self._finding(step.rung, "numerator", {"changed": changed, "pi_ms": DELTA_MS})
+        if verdict is Verdict.REJECTED and key.startswith("scope:") and self.state.pending(key) is None:
+            self._finding(step.rung, f"pending:{key}", {"hypothesis": one.id, "reason": "as the world is"})
+            return
+        if key.startswith("scope:") and verdict is Verdict.REJECTED:
+            shown = self.state.verdict(f"sensitivity:{one.hypothesis.scope}")
+            verdict = Verdict.REJECTED if shown is Verdict.SUPPORTED else Verdict.INCONCLUSIVE
         share = {Verdict.SUPPORTED: 1.0, Verdict.REJECTED: 0.02, Verdict.INCONCLUSIVE: 0.5}[verdict]
         pi = one.hypothesis.pi_ms or DELTA_MS
         body = {

@@ -82,6 +82,7 @@ def test_imbalance_is_rejected_on_one_rank_found_on_one_node_and_followed_to_the
     assert stop.reason is StopReason.EXPLAINED
     assert player.launched == [
         "one_rank-regressed",
+        "one_rank-sensitivity",
         "one_node-regressed",
         "balance-cost-one_node",
         "balance-cost-two_nodes",
@@ -223,7 +224,9 @@ def test_a_slow_link_needs_two_nodes_and_is_not_scaled_up(world_of: type[Any], p
     assert player.play().reason is StopReason.EXPLAINED
     assert player.launched == [
         "one_rank-regressed",
+        "one_rank-sensitivity",
         "one_node-regressed",
+        "one_node-sensitivity",
         "two_nodes-regressed",
         "two_nodes-curve",
         "colocate-two_nodes",
@@ -387,7 +390,7 @@ def test_the_cases_own_change_comes_first(imbalance: Any, case_of: MakeCase, pla
     imbalance.verdicts |= {"perturbation:case": "supported", "closing:case": "supported"}
     player = player_of(imbalance, case)
     assert player.play().reason is StopReason.EXPLAINED
-    assert player.launched[2] == "case-one_node"
+    assert player.launched[3] == "case-one_node"
     assert launch_of(player, "case-one_node").experiment.after.config == {"packing": "shuffled"}
 
 
@@ -422,7 +425,8 @@ def test_what_no_experiment_shows_is_not_reproduced_and_names_nobody(imbalance: 
     imbalance.verdicts = {f"scope:{scope.value}": "rejected" for scope in Scope}
     player = player_of(imbalance)
     assert player.play().reason is StopReason.NOT_REPRODUCED
-    assert player.launched == ["one_rank-regressed", "one_node-regressed", "two_nodes-regressed"]
+    scopes = ("one_rank", "one_node", "two_nodes")
+    assert player.launched == [f"{scope}-{arm}" for scope in scopes for arm in ("regressed", "sensitivity")]
     assert "was not reproduced" in player.skips[Rung.PERTURBATION]
     assert player.conclusion.mechanism is None
     assert player.conclusion.account is None
@@ -475,7 +479,7 @@ def test_an_abort_ends_it_there(imbalance: Any, case_of: MakeCase, player_of: Ma
     imbalance.decisions["one_node-regressed"] = "abort"
     player = player_of(imbalance, case_of(budget={"ask_above_device_hours": 0.0}))
     assert player.play().reason is StopReason.ABORTED
-    assert player.launched == ["one_rank-regressed"]
+    assert player.launched == ["one_rank-regressed", "one_rank-sensitivity"]
     assert player.conclusion.mechanism is None
 
 
@@ -530,6 +534,89 @@ def test_more_pairs_that_fail_to_come_leave_what_there_is_to_be_judged(imbalance
     assert player.verdicts()["scope:one_node"] == "supported"
 
 
+def test_the_climb_shares_its_error_and_hypotheses_side_by_side_say_how_many_they_are(
+    imbalance: Any, suspects: Case, case_of: MakeCase, player_of: MakePlayer, world_of: type[Any]
+) -> None:
+    imbalance.verdicts["perturbation:first"] = "rejected"
+    names = ("first", "balance-cost")
+    player = player_of(imbalance, case_of(playbook=tuple(play_of(name, at + 5) for at, name in enumerate(names))))
+    player.play()
+    registered = [one.hypothesis for one in player.state.registrations.values()]
+    by_key = {one.key: one for one in registered}
+    assert by_key["scope:one_rank"].alpha == by_key["scope:one_node"].alpha == pytest.approx(0.02)
+    assert (by_key["regression"].alpha, by_key["soak"].alpha) == (0.05, 0.05)
+    accounts = [one for one in registered if one.key.startswith("account:")]
+    assert {one.family for one in accounts} == {len(accounts)}
+    assert {by_key[f"perturbation:{name}"].family for name in names} == {2}
+    verdicts = {"scope:one_rank": "supported", "perturbation:replace-host": "supported"}
+    swapped = player_of(world_of(reading=SLOW_HOST, verdicts=verdicts), suspects)
+    swapped.play()
+    assert [swapped.state.hypothesis(f"swap:{one}").family for one in ("hardware", "data")] == [2, 2]
+
+
+# The control of a rejection.
+
+
+def test_a_rejected_scope_waits_for_an_injected_delay_of_the_size_that_was_rejected(
+    imbalance: Any, player_of: MakePlayer
+) -> None:
+    player = player_of(imbalance)
+    player.play()
+    control, tested = player.state.hypothesis("sensitivity:one_rank"), player.state.hypothesis("scope:one_rank")
+    assert control.pi_ms == tested.reject_if.bound == 3.0
+    launch = launch_of(player, "one_rank-sensitivity")
+    assert (launch.pairs, launch.experiment.max_pairs) == (2, 2)
+    assert launch.experiment.before.config == {"packing": "snake"}
+    assert launch.experiment.after.config == {"packing": "snake", "injected_delay_ms": 3.0}
+    assert launch.experiment.differs == ("config.injected_delay_ms",)
+    assert launch.experiment.placement == launch_of(player, "one_rank-regressed").experiment.placement
+    lines = {entry.body["hypothesis"]: entry.line for entry in player.docket.of(Kind.VERDICT)}
+    evidence = {entry.body["experiment"]: entry.line for entry in player.docket.of(Kind.EVIDENCE)}
+    assert registered(player)["sensitivity:one_rank"] < evidence["one_rank-sensitivity"]
+    assert lines[player.state.ids["sensitivity:one_rank"]] < lines[player.state.ids["scope:one_rank"]]
+    assert "sensitivity:one_node" not in registered(player)  # a supported scope needs none
+
+
+@pytest.mark.parametrize("seen", ["rejected", "inconclusive"])
+def test_a_scope_that_does_not_show_the_delay_is_not_rejected(seen: str, imbalance: Any, player_of: MakePlayer) -> None:
+    imbalance.verdicts["sensitivity:one_rank"] = seen
+    player = player_of(imbalance)
+    assert player.play().reason is StopReason.EXPLAINED
+    assert player.verdicts()["scope:one_rank"] == "inconclusive"
+
+
+def test_a_scope_of_an_own_script_is_delayed_through_its_environment(
+    imbalance: Any, case_of: MakeCase, player_of: MakePlayer
+) -> None:
+    work = {"builtin": False, "program": "/train.py", "healthy": ArmSpec(env={"A": "1"}), "regressed": ArmSpec()}
+    player = player_of(imbalance, case_of(workload=work))
+    player.play()
+    delayed = launch_of(player, "one_rank-sensitivity").experiment
+    assert delayed.after.env == {"A": "1", "NARROWS_INJECTED_DELAY_MS": "3"}
+    assert delayed.differs == ("environment.NARROWS_INJECTED_DELAY_MS",)
+
+
+def test_a_control_that_costs_more_than_the_ask_line_is_asked_for_and_may_be_declined(
+    imbalance: Any, case_of: MakeCase, player_of: MakePlayer
+) -> None:
+    imbalance.decisions["one_rank-sensitivity"] = "skip"
+    player = player_of(imbalance, case_of(budget={"ask_above_device_hours": 0.0}))
+    player.play()
+    assert "one_rank-sensitivity" in [step.gate for step in player.of(Ask)]
+    assert "one_rank-sensitivity" not in player.launched
+    assert player.verdicts()["scope:one_rank"] == "inconclusive"
+
+
+def test_hosts_that_are_compared_by_placement_are_delayed_on_the_healthy_ones(
+    suspects: Case, world_of: type[Any], player_of: MakePlayer
+) -> None:
+    player = player_of(world_of(reading=SLOW_HOST, verdicts={"scope:one_rank": "rejected"}), suspects)
+    player.play()
+    plain, delayed = (launch_of(player, f"one_rank-{what}").experiment for what in ("regressed", "sensitivity"))
+    assert (delayed.mode, delayed.before) == (Mode.SWITCHBACK, plain.before)
+    assert (delayed.after.ranks, delayed.after.shards) == (plain.before.ranks, plain.before.shards)
+
+
 # What is on record, and when.
 
 
@@ -558,7 +645,8 @@ def test_each_scope_of_the_cluster_is_climbed_once(
     verdicts = {f"scope:{scope.value}": "rejected" for scope in Scope}
     player = player_of(world_of(reading=INPUT, verdicts=verdicts), case)
     assert player.play().reason is StopReason.NOT_REPRODUCED
-    assert player.launched == [f"{scope.value}-regressed" for scope in case.scopes()]
-    sizes = [step.experiment.world_size for step in player.of(Launch)]
+    climbed = [key for key in player.launched if not key.endswith("sensitivity")]
+    assert climbed == [f"{scope.value}-regressed" for scope in case.scopes()]
+    sizes = [step.experiment.world_size for step in player.of(Launch) if step.experiment.key in climbed]
     assert sizes == sorted(set(sizes))
     assert sizes[-1] == nodes * width

@@ -55,6 +55,21 @@ def test_windows_tile_inside_a_segment(tmp_path: Path, read_lines: ReadLines) ->
     assert all(step["parts_us"]["forward"] <= step["step_us"] for step in steps)
 
 
+def test_an_injected_delay_ends_every_step_as_a_span_of_its_own(
+    tmp_path: Path, read_lines: ReadLines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NARROWS_INJECTED_DELAY_MS", "5")
+    recorder = narrows.start(tmp_path / "run")
+    recorder.begin()
+    recorder.step()
+    recorder.step(end_ns=time.monotonic_ns())  # a time of its own is not moved
+    recorder.close()
+    delayed, plain = read_lines(tmp_path / "run", 0, "steps")
+    [(name, begin, end)] = delayed["spans_ns"]
+    assert (name, end - begin >= 5_000_000) == ("delay", True)
+    assert plain["spans_ns"] == []
+
+
 def test_a_span_that_crosses_a_step_is_split_at_the_boundary(tmp_path: Path, read_lines: ReadLines) -> None:
     recorder = narrows.start(tmp_path / "run")
     recorder.begin()

@@ -106,3 +106,13 @@ def test_a_table_of_units_gives_the_same_work() -> None:
 def test_a_work_table_without_ranks_is_refused() -> None:
     with pytest.raises(ValueError, match="lacks rank"):
         work_of(pd.DataFrame({"step": [0], "valid_tokens": [1]}))
+
+
+def test_executed_flops_that_one_run_alone_records_are_held_against_the_models_flops_of_the_other() -> None:
+    """A run records them only where they differ, which recomputation, padding and spare capacity make them."""
+    result = _judge(
+        _work(model_flops=1000, valid_tokens=50), _work(model_flops=1000, executed_flops=1100, valid_tokens=50)
+    )
+
+    assert result.verdict is NumeratorVerdict.NUMERATOR
+    assert result.counter == "executed_flops"

@@ -219,6 +219,9 @@ def test_hosts_of_different_boots_are_put_on_the_wall_clock(tmp_path, blank_run)
 
 def test_hosts_whose_clocks_nothing_relates_are_refused(tmp_path, blank_run):
     run = blank_run.of(2, hosts={0: "n0", 1: "n1"}, boot_ids={"n0": "a", "n1": "b"}, clock={0: [(0, 1)]})
+    read_run(run.write(tmp_path / "stopped before its first step"))
+    for rank in range(2):
+        run.step(rank, 0, 0, 100)
 
     with pytest.raises(RunDirectoryError, match=r"host 'n1' has no pair of clock readings"):
         read_run(run.write(tmp_path / "run"))

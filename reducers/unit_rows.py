@@ -1,0 +1,177 @@
+"""One plain row a unit: its accounts in every view, its ranks' times, its work, its steps, and what its tail holds.
+
+Shape legend: R ranks, S steps of the ledger, T steps of one unit.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from narrows.inquiry.accounts import ACCOUNTS
+from narrows.inquiry.errors import RunDirectoryError
+from narrows.inquiry.findings import LEAST_STEPS
+from narrows.reducers import views
+from narrows.reducers.lateness import lateness
+from narrows.reducers.units import Statistic, chosen_steps, units, work
+from narrows.reducers.warmup import drift
+
+if TYPE_CHECKING:
+    from narrows.reducers.ledger import Ledger
+    from narrows.reducers.records import F64, Run
+    from narrows.reducers.views import View
+
+VIEWS = ("rank_mean", "critical_path", "least_waiting_rank")
+NS_PER_MS = 1e6
+
+
+def unit_rows(run: Run, ledger: Ledger, statistic: str, *, whole: bool) -> list[dict[str, Any]]:
+    """One plain row a unit, with its accounts in every view, its ranks' local times, its work and its steps.
+
+    ``whole``: the units are whole runs, whose drift is read with their start. Raises ``RunDirectoryError`` where a
+    unit has too few steps for the statistic.
+    """
+    seen = _views(ledger)
+    tables = {name: units(view, ledger, statistic) for name, view in seen.items()}
+    tails = {name: units(view, ledger, Statistic.ES95) for name, view in seen.items()} if _has_tail(tables) else {}
+    frontier = tables["critical_path"]
+    offset = _to_unix(run)
+    work_table, last = work(ledger), lateness(ledger).by_rank
+    rows = []
+    for index, base in enumerate(frontier.to_dict("records")):
+        if base["status"]:
+            raise RunDirectoryError(
+                f"{run.path}, segment {base['segment']}: {base['status']}; choose another statistic"
+            )
+        segment = base["segment"]
+        rows.append(
+            {
+                "launch": str(base["launch"] or run.path.parent.name),
+                "run": base["run"],
+                "segment": int(segment),
+                "pair": None if pd.isna(base["pair"]) else int(base["pair"]),
+                "started_ns": int(base["started_ns"]) + offset,
+                "ended_ns": int(base["ended_ns"]) + offset,
+                "steps": int(base["steps"]),
+                "step_ms": float(base["step_ms"]),
+                "accounts": {name: _account_row(table, index) for name, table in tables.items()},
+                "last": _last_arrivals(last, segment),
+                "service_ms": _services(last, segment),
+                "work": _work_row(work_table, index),
+                **_per_step(ledger, segment, statistic, whole=whole),
+                **_tail(tails, index),
+                "skew_ms": _skew(last, segment, int(base["steps"])),
+                "coverage": None if math.isnan(ledger.coverage) else ledger.coverage,
+            }
+        )
+    return rows
+
+
+def _last_arrivals(by_rank: pd.DataFrame, segment: int) -> dict[str, float]:
+    """The share of the unit's calls in which each rank arrived last; ranks that never did are left out."""
+    rows = by_rank[by_rank["segment"] == segment]
+    pairs = zip(rows["rank"].tolist(), rows["last_share"].tolist(), strict=True)
+    return {str(rank): float(share) for rank, share in pairs if share > 0}
+
+
+def _services(by_rank: pd.DataFrame, segment: int) -> dict[str, float]:
+    """What a collective of each rank takes after its last arrival, in ms; ranks without collectives are left out."""
+    rows = by_rank[by_rank["segment"] == segment]
+    pairs = zip(rows["rank"].tolist(), rows["service_ms"].tolist(), strict=True)
+    return {str(rank): round(float(service), 6) for rank, service in pairs}
+
+
+def _has_tail(tables: dict[str, pd.DataFrame]) -> bool:
+    return bool((tables["critical_path"]["steps"] >= LEAST_STEPS["es95"]).any())
+
+
+def _tail(tails: dict[str, pd.DataFrame], index: int) -> dict[str, Any]:
+    """The accounts of the unit's slowest 5 % of steps; nothing where they are not estimable."""
+    if not tails or tails["critical_path"]["status"].iloc[index]:
+        return {}
+    return {"tail_accounts": {name: _account_row(table, index) for name, table in tails.items()}}
+
+
+def _skew(by_rank: pd.DataFrame, segment: int, num_steps: int) -> dict[str, float]:
+    """By rank, ms a step that it waited in collectives for the last one to arrive."""
+    rows = by_rank[by_rank["segment"] == segment]
+    waits = (rows["wait_ms"] * rows["calls"] / num_steps).tolist()
+    return {str(rank): round(float(wait), 6) for rank, wait in zip(rows["rank"].tolist(), waits, strict=True)}
+
+
+def _views(ledger: Ledger) -> dict[str, View]:
+    return {
+        "rank_mean": views.rank_mean(ledger),
+        "critical_path": views.critical_path(ledger),
+        "least_waiting_rank": views.least_waiting_rank(ledger),
+    }
+
+
+def _account_row(table: pd.DataFrame, index: int) -> dict[str, float]:
+    row = table.iloc[index]
+    return {name: float(row[name]) for name in (*map(str, ACCOUNTS), "hidden")}
+
+
+def _work_row(table: pd.DataFrame, index: int) -> dict[str, float]:
+    row = {str(name): value for name, value in table.iloc[index].to_dict().items()}
+    return {
+        name: float(value)
+        for name, value in row.items()
+        if name.endswith(("_sum", "_max")) and isinstance(value, float) and not math.isnan(value)
+    }
+
+
+def _to_unix(run: Run) -> int:
+    """What to add to the run's times so that different runs can be put in order; 0 where nothing relates them."""
+    if str(run.clock.aligned) != "same-boot":
+        return 0
+    clock = next((records.clock for records in run.ranks.values() if len(records.clock.unix_ns_K)), None)
+    return int(np.median(clock.unix_ns_K - clock.monotonic_ns_K)) if clock is not None else 0
+
+
+def _per_step(ledger: Ledger, segment: int, statistic: str, *, whole: bool) -> dict[str, Any]:
+    """What is kept of single steps: every steady step's time, and local times by rank over the statistic's steps."""
+    segment_S = ledger.steps["segment"].to_numpy()
+    steady_T = np.flatnonzero((segment_S == segment) & ~ledger.steps["warmup"].to_numpy(dtype=np.bool_))
+    step_ns_S = views.critical_path(ledger).step_ns_S
+    step_ns_T = step_ns_S[steady_T]
+    chosen = steady_T[chosen_steps(step_ns_T, Statistic(statistic))]
+    present_R = np.asarray(ledger.present_RS[:, steady_T].all(axis=1), dtype=np.bool_)
+    local_RT = views.local_time_RS(ledger)[present_R][:, chosen] / NS_PER_MS
+    ranks = [rank for rank, here in zip(ledger.ranks, present_R, strict=True) if here]
+    hosts = [host for host, here in zip(ledger.hosts, present_R, strict=True) if here]
+    losses = ledger.readings_RS.get("loss")
+    loss = (
+        float(np.nanmean(losses[:, steady_T]))
+        if losses is not None and np.isfinite(losses[:, steady_T]).any()
+        else None
+    )
+    return {
+        "steps_ms": [round(float(one) / NS_PER_MS, 4) for one in step_ns_T],
+        "ranks": ranks,
+        "rank_hosts": hosts,
+        "local_ms": [round(float(one), 5) for one in local_RT.mean(axis=1)],
+        "local_steps_ms": [[round(float(one), 3) for one in row] for row in local_RT.T],
+        "loss": loss,
+        **_shape(step_ns_T, step_ns_S[segment_S == segment] if whole else step_ns_T),
+    }
+
+
+def _shape(step_ns_T: F64, uncut_ns_T: F64) -> dict[str, float]:
+    """Median, what the slowest 5 % of the steps add to the mean (absent below 20 steps), and drift, in ms a step."""
+    found = {"median_ms": float(np.median(step_ns_T)) / NS_PER_MS, "drift_ms": drift(uncut_ns_T) / NS_PER_MS}
+    if len(step_ns_T) >= LEAST_STEPS["es95"]:
+        slowest = step_ns_T[chosen_steps(step_ns_T, Statistic.ES95)]
+        found["tail_ms"] = float(slowest.sum()) / len(step_ns_T) / NS_PER_MS
+    return found
+
+
+def numbered(rows: list[dict[str, Any]], first_pair: int) -> list[dict[str, Any]]:
+    """Pair numbers for units that carry none, in order of time."""
+    ordered = sorted(rows, key=lambda row: row["started_ns"])
+    return [
+        row | {"pair": row["pair"] if row["pair"] is not None else first_pair + at} for at, row in enumerate(ordered)
+    ]
