@@ -1,21 +1,22 @@
-"""CPU seconds and peak memory of reading a trace, ours beside others: python benchmarks/traces.py --mb 50 200
+"""CPU seconds and peak memory of reading a trace, ours beside others: python benchmarks/traces.py --mb 50 200 1000
 
 Each reading runs in a fresh process, tools in turn, and the median over rounds is shown; compare ratios, not seconds.
-HTA and TraceLens run where they are installed. Peers build tables that answer more questions; the row of `narrows` is
-what `narrows reduce` does: accounts, steps, gaps by cause, collectives, kernels, memory and a label.
+The others run where they are installed: here, or in an environment of their own, whose interpreter --peer-python names
+(`python -m venv peers && peers/bin/pip install HolisticTraceAnalysis==0.5.0 pandas==2.3.3 orjson`). Peers build tables
+that answer more questions; the row of `narrows` is what `narrows reduce` does: accounts, steps, gaps by cause,
+collectives, kernels, memory and a label.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
-import importlib.util
 import os
 import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import median
 
@@ -154,52 +155,68 @@ TOOLS: dict[str, tuple[str, Callable[[str], None]]] = {
 }
 
 
-def cost(tool: str, path: Path) -> tuple[float, float, bool]:
+def interpreter_of(tool: str, peer_python: Path | None) -> str | None:
+    """The interpreter that can import the tool, ours first; None when there is none."""
+    module = TOOLS[tool][0]
+    for python in [sys.executable, *([str(peer_python)] if peer_python else [])]:
+        code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module.split('.')[0]!r}) is None)"
+        if subprocess.run([python, "-c", code], check=False).returncode == 0:
+            return python
+    return None
+
+
+def cost(python: str, tool: str, path: Path) -> tuple[float, float, bool]:
     """CPU seconds (user and system), peak MB and success of one reading in a fresh process."""
-    words = [sys.executable, __file__, "--read", tool, str(path)]
+    words = [python, __file__, "--read", tool, str(path)]
     child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, child.returncode == 0
 
 
-def compare(path: Path, tools: list[str], rounds: int) -> None:
+def compare(path: Path, tools: Mapping[str, str], rounds: int) -> None:
     taken: dict[str, list[tuple[float, float, bool]]] = {tool: [] for tool in tools}
     for _ in range(rounds):
-        for tool in tools:
-            taken[tool].append(cost(tool, path))
+        for tool, python in tools.items():
+            taken[tool].append(cost(python, tool, path))
     ours = median(cpu for cpu, _, _ in taken["narrows"])
     size_mb = path.stat().st_size / 1e6
     for tool, rows in taken.items():
         cpu_s, peak_mb = median(row[0] for row in rows), max(row[1] for row in rows)
         failed = "" if all(row[2] for row in rows) else "  (failed)"
-        print(f"| {path.name} | {size_mb:.0f} | {tool} | {cpu_s:.2f} | {peak_mb:.0f} | {cpu_s / ours:.1f} |{failed}")
+        row = f"| {path.name} | {size_mb:.0f} | {tool} | {cpu_s:.2f} | {peak_mb:.0f} | {cpu_s / ours:.1f} |{failed}"
+        print(row, flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mb", type=int, nargs="+", default=[50, 200])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--gz", action="store_true", help="compress the trace, for our row alone")
+    parser.add_argument("--once-from-mb", type=int, default=1000, help="read traces of this size or more in one round")
+    parser.add_argument("--gz", action="store_true", help="compress the trace as well, for our row alone")
     parser.add_argument("--tools", nargs="+", choices=list(TOOLS), default=list(TOOLS))
+    parser.add_argument("--peer-python", type=Path, help="interpreter of the environment that the peers are in")
     parser.add_argument("--read", nargs=2, metavar=("TOOL", "PATH"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.read:
         TOOLS[chosen.read[0]][1](chosen.read[1])
         return
-    tools = [tool for tool in TOOLS if tool in {*chosen.tools, "narrows"} and importlib.util.find_spec(TOOLS[tool][0])]
-    print("| trace | MB | reader | CPU s | peak MB | times narrows' CPU |\n|---|---|---|---|---|---|")
+    found = {tool: interpreter_of(tool, chosen.peer_python) for tool in TOOLS if tool in {*chosen.tools, "narrows"}}
+    tools = {tool: python for tool, python in found.items() if python}
+    print(f"not installed: {', '.join(sorted(set(found) - set(tools))) or 'none'}; load {os.getloadavg()[0]:.1f}")
+    print("| trace | MB | reader | CPU s | peak MB | times narrows' CPU |\n|---|---|---|---|---|---|", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for size in chosen.mb:
             path = Path(folder) / f"synthetic-{size}mb.json"
             write_trace(path, size * 10**6)
-            compare(path, tools, chosen.rounds)
+            rounds = 1 if size >= chosen.once_from_mb else chosen.rounds
+            compare(path, tools, rounds)
             if chosen.gz:
                 packed = path.with_suffix(".json.gz")
                 with path.open("rb") as plain, gzip.open(packed, "wb", 6) as out:
                     while block := plain.read(1 << 20):
                         out.write(block)
-                compare(packed, ["narrows"], chosen.rounds)
+                compare(packed, {"narrows": tools["narrows"]}, rounds)
             path.unlink()
 
 
