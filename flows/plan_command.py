@@ -205,6 +205,11 @@ def _scope_plan(case: Case, state: State, scope: Scope, pilot: Pilot) -> ScopePl
     pairs = None
     if found.decidable and found.pairs is not None:
         pairs = next(look for look in sorted(hypothesis.looks) if look >= found.pairs)
+    start_s = case.judging.start_s
+    cost = experiment.device_hours(pairs or most, start_s)
+    if hypothesis.expected == "rejected":  # it stands only after an injected delay was seen there
+        control = plans.sensitivity(case, experiment, hypothesis.rho * predicted)
+        cost += control.device_hours(control.pairs, start_s)
     return ScopePlan(
         scope=scope,
         ranks=experiment.world_size,
@@ -213,7 +218,7 @@ def _scope_plan(case: Case, state: State, scope: Scope, pilot: Pilot) -> ScopePl
         kappa=hypothesis.kappa,
         expected=hypothesis.expected or "supported",
         pairs=pairs,
-        device_hours=experiment.device_hours(pairs or most, case.judging.start_s),
+        device_hours=cost,
         decidable=pairs is not None,
         reason=found.reason,
     )
@@ -278,7 +283,7 @@ def _lines(found: CasePlan) -> list[str]:
     lines += ["", f"{'scope':10} {'ranks':>5} {'predicted':>11} {'pairs':>6} {'device-hours':>13}  what it takes"]
     for row in found.scopes:
         pairs = str(row.pairs) if row.pairs is not None else "-"
-        note = row.reason if row.expected == "supported" else f"expected to be absent; {row.reason}"
+        note = row.reason if row.expected == "supported" else f"expected to be absent, with its control; {row.reason}"
         lines.append(
             f"{row.scope.words:10} {row.ranks:5} {row.predicted_ms:8.3g} ms {pairs:>6} {row.device_hours:13.3g}  {note}"
         )

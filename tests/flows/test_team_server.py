@@ -29,8 +29,12 @@ POSTGRES = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin"))), None)
 
 pytestmark = [
     pytest.mark.xdist_group("server"),
-    pytest.mark.skipif(POSTGRES is None or os.geteuid() != 0, reason="needs PostgreSQL, and root to run it as another"),
-    pytest.mark.skipif(shutil.which("redis-server") is None, reason="needs redis-server"),
+    pytest.mark.skipif(
+        POSTGRES is None or os.geteuid() != 0, reason="needs root and PostgreSQL (scripts/install-system-packages.sh)"
+    ),
+    pytest.mark.skipif(
+        shutil.which("redis-server") is None, reason="needs redis-server (scripts/install-system-packages.sh)"
+    ),
 ]
 
 
