@@ -6,6 +6,7 @@ used one cannot be given back: that is fragmentation. A segment without a used b
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -100,9 +101,11 @@ def read_allocator_snapshot(data: bytes, name: str = "input") -> AllocatorSnapsh
         UnsafePickleError: the pickle holds more than plain data. Nothing of it was run.
         UnreadableError: it is damaged, or no snapshot.
     """
-    value = load_plain(data, name)
-    whole_value: Mapping[str, Any] = {"segments": value} if isinstance(value, (list, tuple)) else value
-    raw = whole_value.get("segments") if isinstance(whole_value, Mapping) else None
+    value: object = load_plain(data, name)
+    whole_value = {"segments": value} if isinstance(value, (list, tuple)) else value
+    if not isinstance(whole_value, Mapping):
+        raise UnreadableError(f"{name}: holds {described(whole_value)}: it is no snapshot of torch.cuda.memory")
+    raw = whole_value.get("segments")
     if not isinstance(raw, (list, tuple)):
         raise UnreadableError(f"{name}: has no list of 'segments': it is no snapshot of torch.cuda.memory")
     unread = UnreadList()
@@ -228,7 +231,7 @@ def _device(segments: Sequence[_Segment], events: Sequence[Mapping[str, Any]]) -
 def _retries(events: Sequence[Mapping[str, Any]]) -> int:
     """An allocation that fails at first gives cached segments back and tries again; so does ``empty_cache``."""
     actions = [one.get("action") for one in events if one.get("action") in (*_RELEASES, *_TAKES)]
-    return sum(before in _RELEASES and after in _TAKES for before, after in zip(actions, actions[1:], strict=False))
+    return sum(before in _RELEASES and after in _TAKES for before, after in itertools.pairwise(actions))
 
 
 def _out_of_memory(events: Sequence[Mapping[str, Any]]) -> Iterator[OutOfMemory]:
