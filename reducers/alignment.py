@@ -18,7 +18,7 @@ import pandas as pd
 from scipy.optimize import linprog
 from scipy.stats import theilslopes
 
-from narrows.reducers.collectives import SYMMETRIC_OPS, match_collectives
+from narrows.reducers.collectives import stable_order, symmetric_stamps
 from narrows.reducers.records import Alignment, Clock, Loss, LossKind
 
 if TYPE_CHECKING:
@@ -60,13 +60,14 @@ def align(run: Run) -> Run:
     """
     if run.clock.aligned is not Alignment.UNIX:
         return run
-    ends = _host_stamps(run)
+    stamps = _host_stamps(run)
     reference = run.ranks[min(run.ranks)].host
     hosts = sorted({records.host for records in run.ranks.values()} - {reference})
-    middle_ns = int(ends["enter_ns"].median()) if len(ends) else 0
+    enters_ns = np.concatenate([own.enter_ns_C for own in stamps.values()]).astype(np.float64)
+    middle_ns = int(np.median(enters_ns)) if enters_ns.size else 0
     differences: dict[str, _Difference] = {}
     for host in hosts:
-        bounds = _bounds(ends, reference, host, middle_ns)
+        bounds = _bounds(stamps[reference], stamps[host], middle_ns)
         if not len(bounds.t_s):
             return run
         found = _difference(bounds)
@@ -79,24 +80,48 @@ def align(run: Run) -> Run:
     return replace(run, ranks=ranks, clock=Clock(aligned=Alignment.COLLECTIVES, epsilon_ns=epsilon_ns))
 
 
-def _host_stamps(run: Run) -> pd.DataFrame:
-    """Indexed by (call, host): the last enter and the first exit on that host of every symmetric collective."""
-    found = match_collectives(run)
-    symmetric = found.calls["op"].astype(str).str.startswith(SYMMETRIC_OPS) & found.calls["matched"]
-    rows = found.rows[symmetric.to_numpy(dtype=np.bool_)[found.rows["call"]]]
-    hosts = rows["rank"].map({rank: records.host for rank, records in run.ranks.items()})
-    grouped = rows.assign(host=hosts).groupby(["call", "host"])
-    return grouped.agg(enter_ns=("enter_ns", "max"), exit_ns=("end_ns", "min")).reset_index()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stamps:
+    """Of one host, in order of call: the last enter and the first exit of every symmetric collective it was in."""
+
+    call_C: I64
+    enter_ns_C: I64
+    exit_ns_C: I64
 
 
-def _bounds(stamps: pd.DataFrame, reference: str, host: str, middle_ns: int) -> _Bounds:
-    ours, theirs = stamps[stamps["host"] == reference], stamps[stamps["host"] == host]
-    both = ours.merge(theirs, on="call", suffixes=("_0", "_h"))
+def _host_stamps(run: Run) -> dict[str, _Stamps]:
+    """The stamps of every host."""
+    rows = symmetric_stamps(run)
+    hosts = sorted({records.host for records in run.ranks.values()})
+    host_of = np.zeros(max(run.ranks) + 1, dtype=np.int64)
+    host_of[list(run.ranks)] = [hosts.index(records.host) for records in run.ranks.values()]
+    host_N = host_of[rows.rank_N]
+    order = stable_order(host_N)
+    host_N, call_N = host_N[order], rows.call_N[order]
+    first = np.flatnonzero((np.diff(call_N, prepend=-1) != 0) | (np.diff(host_N, prepend=-1) != 0))
+    enter_ns, exit_ns = rows.enter_ns_N[order], rows.end_ns_N[order]
+    if first.size:
+        enter_ns, exit_ns = np.maximum.reduceat(enter_ns, first), np.minimum.reduceat(exit_ns, first)
+    bounds = np.searchsorted(host_N[first], np.arange(len(hosts) + 1)).tolist()
+    return {
+        host: _Stamps(
+            call_C=call_N[first][bounds[at] : bounds[at + 1]],
+            enter_ns_C=enter_ns[bounds[at] : bounds[at + 1]],
+            exit_ns_C=exit_ns[bounds[at] : bounds[at + 1]],
+        )
+        for at, host in enumerate(hosts)
+    }
+
+
+def _bounds(ours: _Stamps, theirs: _Stamps, middle_ns: int) -> _Bounds:
+    _, at_0, at_h = np.intersect1d(ours.call_C, theirs.call_C, assume_unique=True, return_indices=True)
+    enter_0, exit_0 = ours.enter_ns_C[at_0], ours.exit_ns_C[at_0]
+    enter_h, exit_h = theirs.enter_ns_C[at_h], theirs.exit_ns_C[at_h]
     return _Bounds(
-        t_s=((both["enter_ns_0"] - middle_ns) / _NS_PER_S).to_numpy(np.float64),
-        lower_ns=(both["enter_ns_h"] - both["exit_ns_0"]).to_numpy(np.float64),
-        upper_ns=(both["exit_ns_h"] - both["enter_ns_0"]).to_numpy(np.float64),
-        exits_ns=(both["exit_ns_h"] - both["exit_ns_0"]).to_numpy(np.float64),
+        t_s=((enter_0 - middle_ns) / _NS_PER_S).astype(np.float64),
+        lower_ns=(enter_h - exit_0).astype(np.float64),
+        upper_ns=(exit_h - enter_0).astype(np.float64),
+        exits_ns=(exit_h - exit_0).astype(np.float64),
     )
 
 
@@ -143,8 +168,9 @@ def _solve(
     middle_ns = float(np.median((bounds.lower_ns + bounds.upper_ns) / 2))
     scale_ns = max(float((bounds.upper_ns - bounds.lower_ns).max()), 1.0)
     t, one = bounds.t_s / span_s, np.ones(len(bounds.t_s))
-    constraints = np.vstack([np.column_stack([one, t, one]), np.column_stack([-one, -t, one])])
-    limits = np.concatenate([bounds.upper_ns - middle_ns, middle_ns - bounds.lower_ns]) / scale_ns
+    above, below = _lower_hull(bounds.t_s, bounds.upper_ns), _lower_hull(bounds.t_s, -bounds.lower_ns)
+    constraints = np.vstack([np.column_stack([one, t, one])[above], np.column_stack([-one, -t, one])[below]])
+    limits = np.concatenate([bounds.upper_ns[above] - middle_ns, middle_ns - bounds.lower_ns[below]]) / scale_ns
     drift = LARGEST_DRIFT * _NS_PER_S * span_s / scale_ns
     ranges = [(None, None), (-drift, drift), (None if np.isinf(least_margin) else least_margin / scale_ns, None)]
     solved = linprog(objective, A_ub=constraints, b_ub=limits, bounds=ranges, method="highs")
@@ -152,6 +178,23 @@ def _solve(
         return None
     offset, slope, margin = (float(value) for value in solved.x)
     return middle_ns + offset * scale_ns, slope * scale_ns / span_s, margin * scale_ns
+
+
+def _lower_hull(x: F64, y: F64) -> I64:
+    """Places of the corners of the points' lower convex hull: a line below these is below all points.
+
+    Source: Andrew 1979, the monotone chain.
+    """
+    hull: list[int] = []
+    for at in np.lexsort((y, x)).tolist():
+        while len(hull) > 1 and _turns_down(x, y, hull[-2], hull[-1], at):
+            hull.pop()
+        hull.append(at)
+    return np.array(hull, dtype=np.int64)
+
+
+def _turns_down(x: F64, y: F64, a: int, b: int, c: int) -> bool:
+    return bool((x[b] - x[a]) * (y[c] - y[a]) < (y[b] - y[a]) * (x[c] - x[a]))
 
 
 def _range_at(bounds: _Bounds, span_s: float, at_s: float) -> tuple[float, float]:

@@ -187,7 +187,7 @@ def _unpacked(spec: list[Any], body: bytes) -> NDArray[Any]:
     num, mode, kind, first, base, offset = spec
     dtype = _TYPES[kind]
     if mode == "same":
-        return np.broadcast_to(np.frombuffer(body, dtype, 1, offset), (num,))
+        return np.broadcast_to(np.frombuffer(body, dtype, 1, offset).copy(), (num,))
     if mode == "plain":
         return np.frombuffer(body, dtype, num, offset).copy()
     if mode == "near":

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from narrows.inquiry.accounts import ACCOUNTS, Account
+from narrows.reducers.collectives import rows_by_rank, within
 from narrows.reducers.records import ABSENT
 from narrows.reducers.sweep import CODES
 
@@ -50,7 +51,9 @@ def critical_path_ns(ledger: Ledger) -> I64:
     then replaces what the path to that end was spent on.
     """
     calls = _arrivals(ledger)
-    joins = [_joins(ledger, calls, at) for at in range(len(ledger.ranks))]
+    rows_of = rows_by_rank(ledger.collectives.rows)
+    nothing = np.zeros(0, dtype=np.int64)
+    joins = [_joins(ledger, calls, at, rows_of.get(rank, nothing)) for at, rank in enumerate(ledger.ranks)]
     from_rank_S, from_ns_S, to_rank_S, to_ns_S = frontiers(ledger)
     path_SA = np.zeros((len(ledger.steps), len(ACCOUNTS)), dtype=np.int64)
     segment_S = ledger.steps["segment"].to_numpy()
@@ -88,7 +91,7 @@ class _Joins:
 def _arrivals(ledger: Ledger) -> _Arrivals:
     rows = ledger.collectives.rows
     call_N, ready_N = rows["call"].to_numpy(), rows["ready_ns"].to_numpy()
-    known_N = rows["matched"].to_numpy() & rows["rank"].isin(ledger.ranks).to_numpy()
+    known_N = rows["matched"].to_numpy() & within(rows["rank"].to_numpy(), ledger.ranks)
     num_calls = len(ledger.collectives.calls)
     latest_ns = np.full(num_calls, np.iinfo(np.int64).min)
     np.maximum.at(latest_ns, call_N[known_N], ready_N[known_N])
@@ -103,14 +106,14 @@ def _arrivals(ledger: Ledger) -> _Arrivals:
     return _Arrivals(arrival_ns_C=latest_ns[used], last_row_C=last_row[used], of_row_N=of_row_N)
 
 
-def _joins(ledger: Ledger, calls: _Arrivals, at: int) -> _Joins:
+def _joins(ledger: Ledger, calls: _Arrivals, at: int, row_N: I64) -> _Joins:
     """The latest collective to end within each blocked interval released it.
 
     A member that left before the last arrival (the root of a broadcast) depended on nobody and joins nothing.
     """
     rows = ledger.collectives.rows
     end_N, call_N = rows["end_ns"].to_numpy(), calls.of_row_N
-    row_J = np.flatnonzero((rows["rank"].to_numpy() == ledger.ranks[at]) & (call_N != ABSENT))
+    row_J = row_N[call_N[row_N] != ABSENT]
     row_J = row_J[end_N[row_J] > calls.arrival_ns_C[call_N[row_J]]]
     row_J = row_J[np.argsort(end_N[row_J], kind="stable")]
     wait = ledger.waits[at]

@@ -15,7 +15,7 @@ import pandas as pd
 from narrows.inquiry.accounts import ACCOUNTS, SPAN_ACCOUNTS, WAIT_SPAN, Account
 from narrows.inquiry.errors import RunDirectoryError
 from narrows.reducers.alignment import align
-from narrows.reducers.collectives import Collectives, match_collectives
+from narrows.reducers.collectives import Collectives, match_collectives, rows_by_rank
 from narrows.reducers.records import ABSENT, Clock, Loss
 from narrows.reducers.sweep import CODES, WAIT_CODE, Intervals, Swept, Timeline, sweep
 from narrows.reducers.windows import Windows, common_windows
@@ -76,7 +76,7 @@ def build_ledger(run: Run) -> Ledger:
     """
     run = align(run)
     collectives = match_collectives(run)
-    rows_of = _rows_by_rank(collectives.rows)
+    rows_of = rows_by_rank(collectives.rows)
     windows = common_windows(run, collectives, rows_of)
     if not len(windows.steps):
         raise RunDirectoryError(f"{run.path}: no step was finished by all ranks; run it for longer, or leave it out")
@@ -115,13 +115,6 @@ def build_ledger(run: Run) -> Ledger:
         waits=tuple(waits),
         losses=(*run.losses, *windows.losses),
     )
-
-
-def _rows_by_rank(rows: pd.DataFrame) -> dict[int, I64]:
-    rank_N = rows["rank"].to_numpy()
-    order = np.argsort(rank_N, kind="stable")
-    ranks, first = np.unique(rank_N[order], return_index=True)
-    return dict(zip(ranks.tolist(), np.split(order, first[1:]), strict=False))
 
 
 def _span_intervals(records: RankRecords) -> Intervals:

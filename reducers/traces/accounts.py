@@ -7,7 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from narrows.reducers.traces.intervals import Ints, Union, clip_streams, covered_within, join, overlap, touching, union
+from narrows.reducers.traces.intervals import (
+    Ints,
+    Union,
+    clip_streams,
+    covered_within,
+    join,
+    overlap,
+    segments,
+    touching,
+    union,
+)
 from narrows.reducers.traces.kinds import Work
 from narrows.reducers.traces.linking import Links
 from narrows.reducers.traces.reader import Trace
@@ -38,25 +48,40 @@ def timeline(trace: Trace) -> Timeline:
 
 
 def accounts(events: Timeline, rows: Ints) -> Accounts | None:
-    """The accounts of some events of one device, given by row; None when there are none."""
+    """The accounts of some events of one device, given by row in their order; None when there are none."""
     if not len(rows):
         return None
-    work = events.columns.work[rows]
-    compute, communication, copy = (_union(events, rows[work == kind]) for kind in Work)
-    exposed_communication = communication.total - overlap(compute, communication)
-    beside = join(touching(compute, copy), touching(communication, copy))  # all that can hide a copy
-    exposed_copy = copy.total - overlap(beside, copy)
-    span = int(events.ends[rows].max() - events.columns.start[rows].min())
-    busy = compute.total + exposed_communication + exposed_copy
+    starts, ends = events.columns.start, events.ends
+    sums = np.zeros(5, np.int64)
+    last = 0
+    for piece in segments(starts, ends, rows):
+        sums += _totals(events, piece)
+        last = max(last, int(ends[piece].max()))
+    compute, communication, exposed_communication, copy, exposed_copy = sums.tolist()
+    span, busy = last - int(starts[rows[0]]), compute + exposed_communication + exposed_copy
     return Accounts(
         span_ns=span,
         busy_ns=busy,
         idle_ns=span - busy,
-        compute_ns=compute.total,
-        communication_ns=communication.total,
+        compute_ns=compute,
+        communication_ns=communication,
         exposed_communication_ns=exposed_communication,
-        copy_ns=copy.total,
+        copy_ns=copy,
         exposed_copy_ns=exposed_copy,
+    )
+
+
+def _totals(events: Timeline, rows: Ints) -> tuple[int, int, int, int, int]:
+    """Compute, communication, its exposed part, copies and theirs."""
+    work = events.columns.work[rows]
+    compute, communication, copy = (_union(events, rows[work == kind]) for kind in Work)
+    beside = join(touching(compute, copy), touching(communication, copy))  # all that can hide a copy
+    return (
+        compute.total,
+        communication.total,
+        communication.total - overlap(compute, communication),
+        copy.total,
+        copy.total - overlap(beside, copy),
     )
 
 
@@ -65,7 +90,6 @@ def _union(events: Timeline, rows: Ints) -> Union:
 
 
 _PARTS = ("host_ns", "input_ns", "launch_ns", "dependency_ns", "queue_ns", "unlinked_ns")
-_BLOCK = 1 << 16  # gaps taken at once, so that millions of them need no more memory than some
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +102,18 @@ class GapSums:
 
 def gaps(events: Timeline, links: Links, device: int, waits_for_data: Union) -> GapSums:
     """A device's idle gaps by cause; their parts add up to its idle time."""
-    rows = events.on(device)
-    busy = _union(events, rows)
-    rows = rows[np.lexsort((~links.linked[rows], events.columns.start[rows]))]
-    starts = events.columns.start[rows]
+    starts, ends = events.columns.start, events.ends
     sums = np.zeros((len(links.steps) + 1, 1 + len(_PARTS)), np.int64)
-    for low in range(0, max(0, len(busy.starts) - 1), _BLOCK):
-        begins, until = busy.ends[:-1][low : low + _BLOCK], busy.starts[1:][low : low + _BLOCK]
+    reach: int | None = None
+    for piece in segments(starts, ends, events.on(device)):
+        busy = _union(events, piece)
+        begins, until = busy.ends[:-1], busy.starts[1:]
+        if reach is not None and len(busy.starts):
+            begins, until = np.append(reach, begins), np.append(busy.starts[0], until)
+        reach = int(busy.ends[-1]) if len(busy.ends) else reach
         # An empty event may start inside a gap; only one that starts where the device becomes busy again ended it.
-        ended_by = rows[np.searchsorted(starts, until, side="left")]
+        rows = piece[np.lexsort((~links.linked[piece], starts[piece]))]
+        ended_by = rows[np.searchsorted(starts[rows], until, side="left")]
         table = _gap_parts(begins, until, links.launch[ended_by], links.linked[ended_by], waits_for_data)
         place = links.place[ended_by]
         sums[-1] += table.sum(axis=0)

@@ -15,6 +15,7 @@ from narrows.reducers.traces.reader import Trace
 from narrows.reducers.traces.table import Ints, Span
 
 BEFORE, AFTER, UNLINKED, NO_STEPS = -1, -2, -3, -4
+_BLOCK = 1 << 14
 OUTSIDE = {BEFORE: "before", AFTER: "after", UNLINKED: "unlinked"}
 
 
@@ -49,13 +50,15 @@ def link(trace: Trace) -> Links:
 
 
 def _launches(trace: Trace) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    correlation = trace.columns.correlation
-    if not len(trace.launches) or not len(correlation):
-        return np.zeros(len(correlation), np.int64), np.zeros(len(correlation), np.bool_)
-    known = trace.launches[:, 1]
-    index = np.minimum(np.searchsorted(known, correlation), len(known) - 1)
-    linked = (known[index] == correlation) & (correlation > 0)
-    return np.where(linked, trace.launches[index, 0], 0), linked
+    correlation, known = trace.columns.correlation, trace.launches[:, 1]
+    launch, linked = np.zeros(len(correlation), np.int64), np.zeros(len(correlation), np.bool_)
+    for low in range(0, len(correlation) if len(known) else 0, _BLOCK):
+        wanted = correlation[low : low + _BLOCK]
+        index = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+        found = (known[index] == wanted) & (wanted > 0)
+        linked[low : low + _BLOCK] = found
+        launch[low : low + _BLOCK][found] = trace.launches[index[found], 0]
+    return launch, linked
 
 
 def _launched_before(trace: Trace) -> npt.NDArray[np.bool_]:

@@ -30,19 +30,28 @@ _NO_LAUNCH = (
     rb'(?!\s*,\s*"name"\s*:\s*"(?:cuda|hip)(?:Event|StreamWait|StreamIs|StreamGet|Get|Func|Occupancy|DeviceGet|PointerGet'
     rb"|PeekAtLast))"
 )
-WANTED = re.compile(
-    rb'"cat"\s*:\s*"(?:'
-    rb'(?P<launch>cuda_runtime|cuda_driver|Runtime|mtia_runtime|xpu_runtime|privateuse1_runtime|privateuse1_driver)"'
+_LAUNCHES = (
+    rb"(?:cuda_runtime|cuda_driver|Runtime|mtia_runtime|xpu_runtime|privateuse1_runtime|privateuse1_driver)\""
     + _NO_LAUNCH
-    + rb'|(?:kernel|gpu_memcpy|gpu_memset|Kernel|Memcpy|Memset|mtia_ccp_events|user_annotation|cpu_instant_event)"'
-    rb'|(?:cpu_op|Operator)"\s*,\s*"name"\s*:\s*"(?:ProfilerStep|enumerate\(DataLoader))'
 )
-# Time and correlation of a launch; the first follows Kineto's lines and is twice as fast. Neither leaves its record.
-_LAUNCH_BY_LINES = re.compile(
-    rb'"cat"[^\n]*\n(?:[^\n]*\n)?\s*"ts": (\d+(?:\.\d+)?),[^\n]*\n\s*"args": \{[^{}]*"correlation": (\d{1,18})\s*[,}]'
+_OTHERS = (
+    rb"(?:kernel|gpu_memcpy|gpu_memset|Kernel|Memcpy|Memset|mtia_ccp_events|user_annotation|cpu_instant_event)\""
+    rb"|(?:cpu_op|Operator)\"\s*,\s*\"name\"\s*:\s*\"(?:ProfilerStep|enumerate\(DataLoader)"
 )
-_LAUNCH = re.compile(
-    rb'"cat"[^{}]*?"ts"\s*:\s*(\d+(?:\.\d+)?)\s*,[^{}]*"args"\s*:\s*\{[^{}]*"correlation"\s*:\s*(\d{1,18})\s*[,}]'
+
+
+def _wanted(launch_fields: bytes) -> re.Pattern[bytes]:
+    """A record that is wanted. Of a launch, two groups: its time and its correlation, where they stand as usual."""
+    launch = _LAUNCHES + rb"(?:" + launch_fields + rb")?"
+    return re.compile(rb'"cat"\s*:\s*"(?:' + launch + rb"|" + _OTHERS + rb")")
+
+
+# The first follows Kineto's lines and is twice as fast. Neither leaves its record.
+_WANTED_BY_LINES = _wanted(
+    rb'[^\n]*\n(?:[^\n]*\n)?\s*"ts": (\d+(?:\.\d+)?),[^\n]*\n\s*"args": \{[^{}]*"correlation": (\d{1,18})\s*[,}]'
+)
+_WANTED = _wanted(
+    rb'[^{}]*?"ts"\s*:\s*(\d+(?:\.\d+)?)\s*,[^{}]*"args"\s*:\s*\{[^{}]*"correlation"\s*:\s*(\d{1,18})\s*[,}]'
 )
 _PIECE = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|args|pid|tid|ts)")')
 _EMPTY_END = re.compile(rb"\s*\]")
@@ -139,16 +148,13 @@ class _Reader:
         buffer, opens, closes = self.window.buffer, self.layout.opens, self.layout.closes
         records: list[bytearray] = []
         launches: list[tuple[bytes, bytes]] = []
-        launch_match = (_LAUNCH_BY_LINES if self.layout.name == "kineto" else _LAUNCH).match
+        wanted = _WANTED_BY_LINES if self.layout.name == "kineto" else _WANTED
         cut = cut_end = -1
-        for match in WANTED.finditer(buffer, start, end):
-            at = match.start()
-            if match["launch"] is not None:
-                fields = launch_match(buffer, at, end)
-                if fields:
-                    launches.append((fields[1], fields[2]))
-                    continue
-            begin = buffer.rfind(opens, start, at)
+        for match in wanted.finditer(buffer, start, end):
+            if match.lastindex:
+                launches.append(match.groups())  # type: ignore[arg-type]  # the pattern has two groups
+                continue
+            begin = buffer.rfind(opens, start, match.start())
             finish = buffer.find(closes, match.end(), end)
             if begin < 0 or finish < 0:
                 continue

@@ -13,7 +13,8 @@ from narrows.reducers.traces.errors import TraceError
 
 GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WINDOW = 31  # zlib: 15 bits of window, plus 16 for a gzip header
-_READ_BYTES = 1 << 18
+_READ_BYTES = 1 << 16
+_INFLATED_BYTES = 1 << 18  # at once: traces inflate to 13 to 29 times their size
 
 
 class _Inflater(Protocol):
@@ -23,7 +24,9 @@ class _Inflater(Protocol):
     def eof(self) -> bool: ...
     @property
     def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, /) -> bytes: ...
+    @property
+    def unconsumed_tail(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
 
 
 def _inflaters() -> tuple[Callable[[], _Inflater], tuple[type[Exception], ...]]:
@@ -88,13 +91,15 @@ class Source:
             self.torn = not self._inflater.eof
             return b""
         try:
-            inflated = self._inflater.decompress(data)
+            inflated = self._inflater.decompress(data, _INFLATED_BYTES)
         except self._errors:
             # What was inflated before the damage has been handed out; behind it nothing can be told.
             self._ended = self.torn = True
             return b""
         if self._inflater.eof:
             self._next_member(self._inflater.unused_data)
+        else:
+            self._input = self._inflater.unconsumed_tail
         return inflated
 
     def _next_member(self, rest: bytes) -> None:

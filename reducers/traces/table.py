@@ -220,15 +220,33 @@ class Table:
         peak.reserved_bytes = max(peak.reserved_bytes, whole_number(args.reserved) or 0)
 
     def finish(self) -> tuple[Columns, Ints]:
-        """The device work, and the launches as (start in ns, correlation), shape (launches, 2), by correlation."""
+        """The device work by start and end, and the launches as (start in ns, correlation), shape (launches, 2), by
+        correlation."""
         self._flush()
-        columns = {name: _viewed(column) for name, column in self._columns.items()}
-        starts, correlations = map(_viewed, self._launches)
-        order = np.lexsort((starts, correlations))
-        launches = np.empty((len(order), 2), np.int64)
-        launches[:, 0] = starts[order]
-        launches[:, 1] = correlations[order]
+        launches = self._sorted_launches()
+        start, dur = _viewed(self._columns["start"]), _viewed(self._columns["dur"])
+        order = np.lexsort((dur, start)).astype(np.int32)
+        del start, dur
+        columns = {}
+        for name in _KINDS:  # a column at a time, and each old one goes before the next comes
+            columns[name] = _viewed(self._columns.pop(name))[order]
+        self._follow(order)
         return Columns(**columns), launches
+
+    def _sorted_launches(self) -> Ints:
+        starts, correlations = self._launches
+        launches = np.empty((len(starts), 2), np.int64)
+        order = np.lexsort((_viewed(starts), _viewed(correlations)))
+        launches[:, 0] = _viewed(starts)[order]
+        launches[:, 1] = _viewed(correlations)[order]
+        self._launches = (array("q"), array("q"))
+        return launches
+
+    def _follow(self, order: Ints) -> None:
+        """Collectives are known by their row, and the rows were put in order."""
+        rows = np.array(sorted(self.collectives), np.int32)
+        places = np.flatnonzero(np.isin(order, rows))
+        self.collectives = {int(place): self.collectives[int(order[place])] for place in places}
 
 
 def _viewed(column: array[int]) -> Ints:

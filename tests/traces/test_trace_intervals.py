@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +13,7 @@ from narrows.reducers.traces.intervals import (
     covered_within,
     join,
     overlap,
+    segments,
     touching,
     union,
 )
@@ -72,6 +76,7 @@ def test_scaling_time_scales_what_is_covered(pairs: list[tuple[int, int]], facto
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20), st.integers(0, 2)), max_size=20))
 def test_clipped_streams_run_one_thing_at_a_time(rows: list[tuple[int, int, int]]) -> None:
+    rows.sort()
     starts, ends = arrays([(start, length) for start, length, _ in rows])
     streams = np.array([stream for *_, stream in rows], np.int64)
     clipped, cut = clip_streams(starts, ends, streams)
@@ -79,6 +84,19 @@ def test_clipped_streams_run_one_thing_at_a_time(rows: list[tuple[int, int, int]
     for stream in range(3):
         here = streams == stream
         assert union(starts[here], clipped[here]).total == int((clipped[here] - starts[here]).sum())
+
+
+@pytest.mark.parametrize("block", [1, 3, 1 << 14])
+@given(pairs=intervals)
+def test_no_segment_reaches_into_the_next(block: int, pairs: list[tuple[int, int]]) -> None:
+    starts, ends = arrays(sorted(pairs))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("narrows.reducers.traces.intervals._BLOCK", block)
+        pieces = list(segments(starts, ends, np.arange(len(starts), dtype=np.int64)))
+    assert [row for piece in pieces for row in piece.tolist()] == list(range(len(starts)))
+    for piece, after in pairwise(pieces):
+        assert ends[piece].max() < starts[after].min()
+    assert sum(union(starts[piece], ends[piece]).total for piece in pieces) == union(starts, ends).total
 
 
 @given(st.integers(0, int(FLOAT_LIMIT_US) * 1000 - 1))
