@@ -240,9 +240,7 @@ def main() -> int:
                     file.write(json.dumps(asdict(one), default=str) + "\n")
     print("\n".join(["", *by_kind(scores), "", *summary(scores)]))
     if args.write:
-        effects = " ".join(f"{one:g}" for one in args.effects)
-        command = f"python benchmarks/proving_ground.py --effects {effects} --seeds {args.seeds} --aa {args.aa} --write"
-        write(PAGE, section(scores, command))
+        write(PAGE, section(scores, " ".join(["python benchmarks/proving_ground.py", *sys.argv[1:]])))
         print(f"written to {PAGE}")
     return int(any(one.grade == "wrong" for one in scores))
 

@@ -10,18 +10,26 @@ from typing import Any
 
 from narrows.flows.found import GIVEN, Found, evidence_file, unable
 from narrows.flows.judging_given import judge_account, judge_given, judge_regression, reconciliation
-from narrows.flows.judging_scope import against_prediction, judge_one_scope, judge_sensitivity, rule, why_missing
+from narrows.flows.judging_scope import (
+    against_prediction,
+    can_grow,
+    judge_one_scope,
+    judge_sensitivity,
+    rule,
+    why_missing,
+)
 from narrows.flows.session import Session
 from narrows.inquiry.codec import plain
 from narrows.inquiry.design import REGRESSED
 from narrows.inquiry.findings import Finding
-from narrows.inquiry.hypotheses import Registration, Test
+from narrows.inquiry.hypotheses import Hypothesis, Registration, Test
 from narrows.inquiry.steps import Judge, Topic
 from narrows.inquiry.verdict import Verdict
 from narrows.reducers.closing import ClosingVerdict, closing_test, unchanged
 from narrows.reducers.curves import CurvePattern, compare_curves
 from narrows.reducers.durability import drift_changes, tail_changes
 from narrows.reducers.estimates import estimate, interval_ms
+from narrows.reducers.sequential import nominal_levels
 from narrows.reducers.shares import SCREENING_PAIRS
 
 
@@ -102,29 +110,37 @@ def _unchanged(_session: Session, one: Registration, evidence: dict[str, Any]) -
     )
 
 
-def _closing(_session: Session, one: Registration, evidence: dict[str, Any]) -> Found:
+def _closing(session: Session, one: Registration, evidence: dict[str, Any]) -> Found:
+    """The account at the last look that the pairs reach; an open one asks for the next look, each at its own level."""
     hypothesis = one.hypothesis
     assert hypothesis.account is not None
     table = evidence["difference"]["accounts"][hypothesis.ledger.value]
     gains = {account: _gain(evidence, values) for account, values in table.items()}
     step = _gain(evidence, evidence["difference"]["step_ms"])
+    names = [account.value for account in (hypothesis.account, *hypothesis.together_with)]
+    predicted = [sum(gains[name][at] for name in names) for at in range(len(step))]
     exposed = [sum(gains[account.value][at] for account in hypothesis.allowed_newly_exposed) for at in range(len(step))]
     result = closing_test(
         step,
-        gains[hypothesis.account.value],
+        predicted,
         exposed,
         tau=hypothesis.tau_close,
         rho=hypothesis.rho,
-        alpha=hypothesis.alpha,
-        name=hypothesis.account.value,
+        alpha=_level(hypothesis, len(step)),
+        name=" and ".join(names),
     )
+    more = next((look for look in hypothesis.looks if look > len(step)), None)
+    undecided = result.verdict in (ClosingVerdict.PARTIAL, ClosingVerdict.NO_EFFECT)
+    if undecided and more is not None and can_grow(session, hypothesis):
+        file = evidence_file(hypothesis)
+        return Found(hypothesis=one.id, reason=result.reason, wanted_pairs=more, pairs=len(step), file=file)
     verdicts = {ClosingVerdict.CLOSED: Verdict.SUPPORTED, ClosingVerdict.PARTIAL: Verdict.INCONCLUSIVE}
     status = "unsupported" if result.verdict is ClosingVerdict.NO_EFFECT else result.verdict.value
     return Found(
         hypothesis=one.id,
         verdict=verdicts.get(result.verdict, Verdict.REJECTED),
         effect_ms=result.account_ms,
-        interval_ms=_interval(gains[hypothesis.account.value]),
+        interval_ms=_interval(predicted),
         reason=result.reason,
         numbers={
             "status": status,
@@ -138,6 +154,13 @@ def _closing(_session: Session, one: Registration, evidence: dict[str, Any]) -> 
         file=evidence_file(hypothesis),
         pairs=len(step),
     )
+
+
+def _level(hypothesis: Hypothesis, pairs: int) -> float:
+    """The one-sided p that decides at the last look that ``pairs`` reach, so that looking again costs no error."""
+    looks = hypothesis.looks
+    at = sum(look <= pairs for look in looks) - 1
+    return nominal_levels(looks, hypothesis.alpha)[max(at, 0)]
 
 
 def _interval(values: list[float]) -> tuple[float, float] | None:

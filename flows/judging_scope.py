@@ -100,7 +100,7 @@ def against_prediction(
     result = rule(session, hypothesis, ds, order, alpha)
     wanted = needs_more(result, hypothesis.looks)
     limit = max(hypothesis.looks)
-    if wanted is not None and wanted <= limit and len(ds) < wanted and _can_grow(session, hypothesis):
+    if wanted is not None and wanted <= limit and len(ds) < wanted and can_grow(session, hypothesis):
         return Found(
             hypothesis=one.id, reason=result.reason, wanted_pairs=wanted, pairs=len(ds), file=evidence_file(hypothesis)
         )
@@ -143,7 +143,7 @@ def _conclusion(
     )
 
 
-def _can_grow(session: Session, hypothesis: Hypothesis) -> bool:
+def can_grow(session: Session, hypothesis: Hypothesis) -> bool:
     """Whether another launch could still bring pairs: it may have failed too often, or have been declined."""
     state, name = session.state, hypothesis.experiment or ""
     declined = state.answers.get(name, {}).get("decision") == "skip"

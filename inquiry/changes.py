@@ -66,10 +66,16 @@ def plays(case: Case, state: State) -> list[Play]:
     regressed = {**case.workload.config, **case.workload.regressed.config}
     for play in case.playbook:
         fits = play.mechanism == mechanism and (not play.programs or case.workload.program in play.programs)
+        # A spare stands in for a culprit; communication that is slow in every host has none.
+        fits = fits and (play.placement != "replace" or mechanism != "collective" or _has_a_host(state))
         changes = play.placement is not None or any(regressed.get(key) != value for key, value in play.config.items())
         if fits and changes:
             found.append(_of_account(play, account))
     return found
+
+
+def _has_a_host(state: State) -> bool:
+    return (state.culprit or {}).get("kind") == "host"
 
 
 def _of_account(play: Play, account: Account) -> Play:

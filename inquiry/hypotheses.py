@@ -111,6 +111,7 @@ class Hypothesis:
     ``pi_ms`` is the predicted effect in milliseconds per step, ``kappa`` its ratio to the effect at full scale,
     ``rho`` the share of it below which the mechanism does not count as present. ``alpha`` is the error, in each
     direction, of all ``family`` hypotheses that are judged side by side with this one: Holm's step-down divides it.
+    The prediction is on ``account`` plus the accounts ``together_with`` it, all in ``ledger``.
     """
 
     key: str
@@ -124,6 +125,7 @@ class Hypothesis:
     scope: Scope | None = None
     hosts: tuple[str, ...] = ()
     account: Account | None = None
+    together_with: tuple[Account, ...] = ()
     ledger: Ledger = Ledger.RANK_MEAN
     ranks: tuple[int, ...] = ()
     experiment: str | None = None

@@ -278,9 +278,8 @@ def _try(case: Case, state: State, play: Play, experiment: Experiment, family: i
         proposals.perturbation(case, play, experiment, pi, source, family),
         *(proposals.unchanged(case, play, one, experiment, pi) for one in play.unchanged),
     ]
-    return pursue(
-        case, state, Rung.PERTURBATION, now, experiment, later=[proposals.closing(case, play, experiment, pi)]
-    )
+    closing = proposals.closing(case, play, experiment, pi, proposals.together_with(state, play))
+    return pursue(case, state, Rung.PERTURBATION, now, experiment, later=[closing])
 
 
 def _swap(case: Case, state: State) -> Step | None:
@@ -347,13 +346,19 @@ def _closing(case: Case, state: State) -> Step | None:
     play = _verified(case, state, Rung.CLOSING)
     if isinstance(play, Skip):
         return play
-    key = f"closing:{play.id}"
-    registered = state.hypothesis(key)
-    assert registered is not None, key
-    number = state.ids[key]
-    if state.judgement(key) is not None:
-        return None
-    return Judge(rung=Rung.CLOSING, topic=Topic.EXPERIMENT, hypotheses=(number,), experiment=registered.experiment)
+    registered = state.hypothesis(f"closing:{play.id}")
+    assert registered is not None, play.id
+    # An account that stays open at a look wants more pairs of the experiment that tried the change.
+    return pursue(case, state, Rung.CLOSING, [registered], _tried(case, state, play))
+
+
+def _tried(case: Case, state: State, play: Play) -> Experiment | None:
+    """The experiment that tested ``play``, as it was launched."""
+    scope = base_scope(case, state)
+    assert scope is not None, play.id
+    if play is RESTORE_WORK:
+        return plans.at_scope(case, state, scope, Rung.PERTURBATION)
+    return plans.perturb(case, state, play, scope, Rung.PERTURBATION, f"{play.id}-{scope.value}")
 
 
 _LADDER: dict[Rung, Callable[[Case, State], Step | None]] = {

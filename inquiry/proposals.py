@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from narrows.inquiry.accounts import ACCOUNT_MEANINGS, LOCAL_ACCOUNTS, Account
+from narrows.inquiry.accounts import ACCOUNT_MEANINGS, ACCOUNTS, LOCAL_ACCOUNTS, Account
 from narrows.inquiry.case import Case
 from narrows.inquiry.design import Experiment
 from narrows.inquiry.hypotheses import Basis, Comparison, Hypothesis, Ledger, Prediction, RejectionCriterion, Test
@@ -310,9 +310,25 @@ def unchanged(case: Case, play: Play, which: Account, experiment: Experiment, pi
     )
 
 
-def closing(case: Case, play: Play, experiment: Experiment, pi_ms: float) -> Hypothesis:
-    """The named account shrinks by about the improvement of the step."""
-    fields = common(case)
+def together_with(state: State, play: Play) -> tuple[Account, ...]:
+    """The account that shrinks along with the waiting where work is uneven: the leading local one.
+
+    The step ends with the rank that has most, so its loss is the growth of the mean, which is local, plus the
+    waiting for the rank that has most. With two ranks the mean holds half of it.
+    """
+    if play.mechanism != "imbalance" or play.account is not Account.SKEW:
+        return ()
+    shares = state.reconciliation.get("shares", {})
+    local = [one for one in ACCOUNTS if one in LOCAL_ACCOUNTS and shares.get(one.value, 0.0) > 0]
+    return (max(local, key=lambda one: float(shares[one.value])),) if local else ()
+
+
+def closing(
+    case: Case, play: Play, experiment: Experiment, pi_ms: float, together: tuple[Account, ...] = ()
+) -> Hypothesis:
+    """The named account, and those ``together`` with it, shrink by about the improvement of the step."""
+    name = " and ".join(one.value for one in (play.account, *together))
+    shrink = "together shrink" if together else "shrinks"
     return Hypothesis(
         key=f"closing:{play.id}",
         rung=Rung.CLOSING,
@@ -321,14 +337,15 @@ def closing(case: Case, play: Play, experiment: Experiment, pi_ms: float) -> Hyp
         scope=experiment.scope,
         hosts=experiment.placement.names,
         experiment=experiment.key,
-        claim=f"{play.account.value.capitalize()} shrinks by the improvement of the step, within a quarter of it",
+        claim=f"{name.capitalize()} {shrink} by the improvement of the step, within a quarter of it",
         mechanism=play.mechanism,
         account=play.account,
+        together_with=together,
         ledger=play.ledger,
         perturbation=play.id,
-        prediction=Prediction(metric=f"{play.account.value}, share of the improvement", unit="", low=0.75, high=1.25),
+        prediction=Prediction(metric=f"{name}, share of the improvement", unit="", low=0.75, high=1.25),
         reject_if=RejectionCriterion(
-            metric=f"{play.account.value}, share of the improvement",
+            metric=f"{name}, share of the improvement",
             comparison=Comparison.UPPER_BELOW,
             bound=RHO,
             unit="",
@@ -336,7 +353,7 @@ def closing(case: Case, play: Play, experiment: Experiment, pi_ms: float) -> Hyp
         pi_ms=pi_ms,
         pi_source="the predicted improvement",
         allowed_newly_exposed=play.newly_exposed,
-        **fields,
+        **common(case),
     )
 
 

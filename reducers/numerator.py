@@ -165,7 +165,7 @@ def judge_numerator(
 
 def _growth(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[str | None, float]:
     """The counter that the kernels scale with, and its factor; no counter where the work is the same."""
-    first, second = _with_tokens(before), _with_tokens(after)
+    first, second = _completed(before, after), _completed(after, before)
     for name in ("executed_flops", "model_flops", _TOKENS, "sum_sq_len"):
         factor = _factor(first.get(name), second.get(name))
         if factor is not None and abs(factor - 1) > _ROUNDING:
@@ -176,15 +176,24 @@ def _growth(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[st
     return None, 1.0
 
 
-def _with_tokens(counters: Mapping[str, float]) -> dict[str, float]:
+def _completed(counters: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    """The counters with what they imply: all tokens, and executed FLOPs, which a run records only where they differ
+    from the model's, so that one run may have them and the other not."""
+    found = dict(counters)
     parts = [counters[name] for name in ("valid_tokens", "padded_tokens") if name in counters]
-    return {**counters, _TOKENS: sum(parts)} if parts else dict(counters)
+    if parts:
+        found[_TOKENS] = sum(parts)
+    if "executed_flops" in other and "model_flops" in counters:
+        found.setdefault("executed_flops", counters["model_flops"])
+    return found
 
 
 def _heaviest(healthy: Work, regressed: Work) -> tuple[str | None, float]:
     """The heaviest rank's squared lengths, else FLOPs, where they changed at equal totals."""
+    before = _completed(healthy.max_rank, regressed.max_rank)
+    after = _completed(regressed.max_rank, healthy.max_rank)
     for name in ("sum_sq_len", "executed_flops", "model_flops"):
-        factor = _factor(healthy.max_rank.get(name), regressed.max_rank.get(name))
+        factor = _factor(before.get(name), after.get(name))
         if factor is not None and abs(factor - 1) > _ROUNDING:
             return name, factor
     return None, 1.0
