@@ -112,6 +112,7 @@ def write_trace(path: Path, num_bytes: int, seed: int = 7) -> None:
 
 
 def read_ours(path: str) -> None:
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command does, before numpy starts its threads
     from narrows.reducers.traces.reduce import reduce_file
 
     assert reduce_file(path).devices["0"].busy_ns > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -238,6 +239,8 @@ def reduce(
     Damaged and torn traces are read as far as they hold whole records, and say so. Several ranks of one run are matched
     collective by collective. Exit code 1 when a file could not be read.
     """
+    # There is no linear algebra in it; starting the threads for that costs more than reading a small trace.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from narrows.flows.reduce_command import reduce_traces
 
     return reduce_traces(list(traces), out, json_, workers, thresholds)
