@@ -11,7 +11,6 @@ import json
 import multiprocessing
 import os
 import platform
-import re
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from page import PAGE, put_section
 from simulation.cases import NOTHING, SimulatedCase, make_case
 from simulation.kinds import KINDS
 from simulation.scoring import Score, baselines, culprit_shares, full_hosts, grade
@@ -37,7 +37,6 @@ from narrows.inquiry.scopes import Rung
 from narrows.inquiry.steps import Ask
 from narrows.inquiry.verdict import Verdict
 
-PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 HEADING = "## Proving ground"
 BASELINES = ("B0", "B0m", "B1", "B2", "B4")
 VERIFYING = (Rung.SCALE_UP, Rung.SOAK)
@@ -182,17 +181,6 @@ def section(scores: Sequence[Score], command: str) -> str:
     return "\n\n".join([HEADING, about, "\n".join(summary(scores)), "\n".join(by_kind(scores))]) + "\n"
 
 
-def write(page: Path, text: str) -> None:
-    """Puts the section into the page: in place of the one there, else at its end."""
-    before = page.read_text(encoding="utf-8")
-    found = re.search(rf"^{re.escape(HEADING)}$.*?(?=^## |\Z)", before, re.MULTILINE | re.DOTALL)
-    if found:
-        rest = before[found.end() :]
-        page.write_text(before[: found.start()] + text + ("\n" + rest if rest else ""), encoding="utf-8")
-        return
-    page.write_text(before.rstrip("\n") + "\n\n" + text, encoding="utf-8")
-
-
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--effects", type=float, nargs="+", default=[0.12, 0.05, 0.02], metavar="SHARE")
@@ -240,7 +228,7 @@ def main() -> int:
                     file.write(json.dumps(asdict(one), default=str) + "\n")
     print("\n".join(["", *by_kind(scores), "", *summary(scores)]))
     if args.write:
-        write(PAGE, section(scores, " ".join(["python benchmarks/proving_ground.py", *sys.argv[1:]])))
+        put_section(PAGE, HEADING, section(scores, " ".join(["python benchmarks/proving_ground.py", *sys.argv[1:]])))
         print(f"written to {PAGE}")
     return int(any(one.grade == "wrong" for one in scores))
 

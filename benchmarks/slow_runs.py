@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import platform
-import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -22,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from page import PAGE, put_section
 
 from narrows.reducers.compared_parts import Comparison
 from narrows.reducers.compared_records import compare_records
 from narrows.reducers.readers.step_records import PARTS, StepRecord, StepRecords
 from narrows.reducers.step_record_sides import RecordFile, record_file
 
-PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 HEADING = "## Labelled slow runs"
 SIZES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.3)
 """Planted losses of one rank, as shares of the step."""
@@ -199,18 +198,6 @@ def section(pairs: Sequence[Outcome], equals: Sequence[Outcome], simulated: Sequ
     return "\n\n".join(parts) + "\n"
 
 
-def write(page: Path, text: str) -> None:
-    """Puts the section into the page: in place of the one there, else at its end."""
-    before = page.read_text(encoding="utf-8") if page.exists() else "# Benchmarks\n"
-    found = re.search(rf"^{re.escape(HEADING)}$.*?(?=^## |\Z)", before, re.MULTILINE | re.DOTALL)
-    if found:
-        rest = before[found.end() :]
-        after = before[: found.start()] + text + ("\n" + rest if rest else "")
-    else:
-        after = before.rstrip("\n") + "\n\n" + text
-    page.write_text(after, encoding="utf-8")
-
-
 def main() -> int:
     """Prints the tables; 0 when nobody wrong was named."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -231,7 +218,7 @@ def main() -> int:
         simulated.append(line)
         print(line, flush=True)
     if args.write:
-        write(PAGE, section(pairs, equals, simulated))
+        put_section(PAGE, HEADING, section(pairs, equals, simulated))
         print(f"written to {PAGE}")
     return int(any(one.grade == "wrong" for one in [*pairs, *equals]))
 

@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import platform
-import re
 import subprocess
 import sys
 import tempfile
@@ -20,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from page import PAGE, put_section
+
 PROGRAM = Path(sys.executable).with_name("narrows")
-PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 HEADING = "## Worked cases"
 TIMEOUT_S = 900
 FIRST_SEED = 1000
@@ -127,18 +127,6 @@ def section(outcomes: Sequence[Outcome]) -> str:
     return "\n\n".join([HEADING, about, totals(outcomes), "\n".join(lines(outcomes))]) + "\n"
 
 
-def write(page: Path, text: str) -> None:
-    """Puts the section into the page: in place of the one there, else at its end."""
-    before = page.read_text(encoding="utf-8") if page.exists() else "# Benchmarks\n"
-    found = re.search(rf"^{re.escape(HEADING)}$.*?(?=^## |\Z)", before, re.MULTILINE | re.DOTALL)
-    if found:
-        rest = before[found.end() :]
-        after = before[: found.start()] + text + ("\n" + rest if rest else "")
-    else:
-        after = before.rstrip("\n") + "\n\n" + text
-    page.write_text(after, encoding="utf-8")
-
-
 def main() -> int:
     """Plays what was asked for; 0 when no run named a wrong cause."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -159,7 +147,7 @@ def main() -> int:
                 print(list(lines(outcomes))[-1], flush=True)
     print(totals(outcomes))
     if args.write:
-        write(PAGE, section(outcomes))
+        put_section(PAGE, HEADING, section(outcomes))
         print(f"written to {PAGE}")
     return int(any(one.grade == "wrong" for one in outcomes))
 

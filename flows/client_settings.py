@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -10,6 +11,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 _QUIET_S = 3.0  # the server writes 20 records a second and more: this long without one, it has none left
 _FINAL = ["COMPLETED", "FAILED", "CANCELLED", "CRASHED"]
@@ -32,6 +34,18 @@ def client_environment(url: str, folder: Path | None = None) -> dict[str, str]:
         direct = [*filter(None, os.environ.get("NO_PROXY", "").split(",")), "127.0.0.1", "localhost"]
         environment["NO_PROXY"] = ",".join(dict.fromkeys(direct))  # a proxy cannot see our loopback
     return environment
+
+
+def opener_of(url: str) -> urllib.request.OpenerDirector:
+    """What opens ``url``: without a proxy where it is our own loopback, which no proxy can see."""
+    own = urlsplit(url).hostname == "127.0.0.1"
+    return urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if own else []))
+
+
+def password_header() -> dict[str, str]:
+    """The header that carries the password of the user's server; nothing where none is set."""
+    secret = os.environ.get("PREFECT_API_AUTH_STRING")
+    return {"Authorization": "Basic " + base64.b64encode(secret.encode()).decode()} if secret else {}
 
 
 @contextlib.contextmanager
@@ -118,5 +132,5 @@ def _count(url: str, query: Mapping[str, object]) -> int:
     request = urllib.request.Request(  # noqa: S310  # our own server's address
         f"{url}/task_runs/count", json.dumps(query).encode(), {"Content-Type": "application/json"}
     )
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10) as answer:
+    with opener_of(url).open(request, timeout=10) as answer:
         return int(answer.read())

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from narrows.flows.client_settings import opener_of, password_header
 from narrows.flows.doctor_checks import Check, State
 from narrows.flows.server import health, narrows_home, running_server, server_folder
 from narrows.flows.zombies import AUTOMATION
@@ -135,16 +136,11 @@ def _clock(answer: _Answer) -> Iterator[Check]:
 def _ask(url: str, body: object, *, method: str | None = None, headers: dict[str, str] | None = None,
          signed: bool = False) -> _Answer:  # fmt: skip
     """One request; status 0 where there was no answer. ``signed``: with the user's password."""
-    sent = {"Content-Type": "application/json", **(headers or {})}
-    if signed and (auth := os.environ.get("PREFECT_API_AUTH_STRING")):
-        import base64
-
-        sent["Authorization"] = "Basic " + base64.b64encode(auth.encode()).decode()
+    sent = {"Content-Type": "application/json", **(headers or {}), **(password_header() if signed else {})}
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, sent, method=method)  # noqa: S310  # the user's own server
-    handlers = [urllib.request.ProxyHandler({})] if urlsplit(url).hostname == "127.0.0.1" else []
     try:
-        with urllib.request.build_opener(*handlers).open(request, timeout=_TIMEOUT_S) as answer:
+        with opener_of(url).open(request, timeout=_TIMEOUT_S) as answer:
             return _Answer(status=answer.status, headers=_lower(answer.headers), body=answer.read())
     except urllib.error.HTTPError as error:
         return _Answer(status=error.code, headers=_lower(error.headers), body=b"")

@@ -5,8 +5,6 @@ Nothing is decided here: the ladder decides from the docket, the engine carries 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from narrows.flows.board_rows import judged_at, registered_markdown, rows_of, ru
 from narrows.flows.cancelling import CancelledRunError, CancelWatch
 from narrows.flows.casefile import load_case
 from narrows.flows.client_settings import without_heartbeat
+from narrows.flows.context import put
 from narrows.flows.dead_runs import crash_dead_runs, docket_tag
 from narrows.flows.found import Found
 from narrows.flows.judging import judge
@@ -52,7 +51,7 @@ def run_on_board(session: Session, case_file: Path, until: Rung | None, server: 
     ended: dict[str, Any] = {}
     crash_dead_runs(session.directory, session.say)
     ensure_reaper()
-    with _put(_session, session), _put(_page, server.ui_url), _put(_ended, ended), tags(*tags_of(session)):
+    with put(_session, session), put(_page, server.ui_url), put(_ended, ended), tags(*tags_of(session)):
         state = investigate(str(case_file), until=until.number if until else None, return_state=True)
     if "error" in ended:
         raise ended["error"]
@@ -65,15 +64,6 @@ def run_on_board(session: Session, case_file: Path, until: Rung | None, server: 
 def tags_of(session: Session) -> list[str]:
     """The tags of all flow runs of a case: its name, and its docket, which tells it from others of the same name."""
     return [TAG, f"case:{session.case.name}", *filter(None, [docket_tag(session.directory)])]
-
-
-@contextmanager
-def _put(variable: ContextVar[Any], value: Any) -> Iterator[None]:
-    token = variable.set(value)
-    try:
-        yield
-    finally:
-        variable.reset(token)
 
 
 def _current() -> Session:
@@ -106,17 +96,17 @@ def investigate(case: str, approve_all: bool = False, until: int | None = None) 
     tag_run(tags_of(session))
     crash_dead_runs(session.directory, session.say, own_run=flow_run.id)
     ensure_reaper()
-    with _put(_session, session), tags(*tags_of(session)):
+    with put(_session, session), tags(*tags_of(session)):
         return _investigate(session, {}, approve_all, until)
 
 
 def _investigate(session: Session, ended: dict[str, Any], approve_all: bool, until: int | None) -> State[Any]:
     with (
-        _put(_ended, ended),
+        put(_ended, ended),
         logged(session),
         CancelWatch.of_current_run() as watch,
         Pulse() as pulse,
-        _put(_pulse, pulse),
+        put(_pulse, pulse),
     ):
         session.cancelled = watch
         if _page.get():

@@ -9,7 +9,7 @@ from narrows.flows.found import GIVEN, Found, evidence_file, unable
 from narrows.flows.session import Session
 from narrows.inquiry.codec import plain
 from narrows.inquiry.hypotheses import Hypothesis, Registration, Test
-from narrows.inquiry.ladder import FAILURES_ALLOWED
+from narrows.inquiry.ladder import exhausted
 from narrows.inquiry.proposals import delay_of
 from narrows.inquiry.state import State
 from narrows.inquiry.verdict import Verdict
@@ -145,9 +145,7 @@ def _conclusion(
 
 def can_grow(session: Session, hypothesis: Hypothesis) -> bool:
     """Whether another launch could still bring pairs: it may have failed too often, or have been declined."""
-    state, name = session.state, hypothesis.experiment or ""
-    declined = state.answers.get(name, {}).get("decision") == "skip"
-    return hypothesis.test is not Test.SOAK and not declined and len(state.failures.get(name, ())) < FAILURES_ALLOWED
+    return hypothesis.test is not Test.SOAK and not exhausted(session.state, hypothesis.experiment or "")
 
 
 def why_missing(state: State, experiment: str) -> str:

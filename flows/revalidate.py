@@ -6,8 +6,7 @@ What is due and what comes next follow from the claims and the dockets; this fil
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from narrows.flows.cancelling import CancelledRunError, CancelWatch
 from narrows.flows.claims_store import ClaimStore, store_at
 from narrows.flows.client_settings import without_heartbeat
 from narrows.flows.commands import launcher_of
+from narrows.flows.context import put
 from narrows.flows.fingerprint import state_folder
 from narrows.flows.launching import LaunchCancelledError
 from narrows.flows.progress import Progress
@@ -53,7 +53,7 @@ def run_on_board(
     """The revalidation of ``found`` as a flow run on ``server``: its rows. Raises what ended it before its time."""
     given: dict[str, Any] = {"store": store, "found": found, "say": progress.say, "line": progress.line,
                              "page": server.ui_url}  # fmt: skip
-    with _put(_given, given):
+    with put(_given, given):
         names = [one.claim.name for one in found if one.reasons]
         state = revalidate(
             str(store.folder), claims=names, reason="the command line", approve_all=approve_all, return_state=True
@@ -64,15 +64,6 @@ def run_on_board(
         state.result()
     rows: list[dict[str, Any]] = given["rows"]
     return rows
-
-
-@contextmanager
-def _put(variable: ContextVar[Any], value: Any) -> Iterator[None]:
-    token = variable.set(value)
-    try:
-        yield
-    finally:
-        variable.reset(token)
 
 
 @flow(name="revalidate", flow_run_name="revalidate", persist_result=False)
@@ -168,7 +159,7 @@ def _run_claim(
     session.ask = lambda step: _ask(claim.name, step, approve_all=approve_all, say=given["say"])
     ended: dict[str, Any] = {}
     names = [f"claim:{claim.name}", f"investigation:{claim.case}", f"case:{claim.case}"]
-    with logged(session), _put(_open, (session, one, store)), _put(_ended, ended), tags(*names):
+    with logged(session), put(_open, (session, one, store)), put(_ended, ended), tags(*names):
         while True:
             with without_heartbeat():
                 state = run_claim(claim.name, return_state=True)

@@ -10,7 +10,7 @@ from narrows.flows.judging import judge
 from narrows.flows.session import Session
 from narrows.inquiry.design import REGRESSED
 from narrows.inquiry.hypotheses import Registration, Test
-from narrows.inquiry.ladder import FAILURES_ALLOWED
+from narrows.inquiry.ladder import exhausted
 from narrows.inquiry.steps import Judge
 from narrows.reducers.estimates import estimate
 from narrows.reducers.ranges import judge_range
@@ -45,7 +45,7 @@ def _range(session: Session, one: Registration, evidence: dict[str, Any]) -> Fou
         return unable(one, "no pair was completed", hypothesis.experiment or "")
     result = judge_range(values, prediction.low, prediction.high, alpha=hypothesis.alpha, looks=hypothesis.looks)
     wanted = result.wanted_pairs
-    if wanted is not None and len(values) < wanted and _can_grow(session, hypothesis.experiment or ""):
+    if wanted is not None and len(values) < wanted and not exhausted(session.state, hypothesis.experiment or ""):
         return Found(
             hypothesis=one.id, reason=result.reason, wanted_pairs=wanted, pairs=len(values),
             file=evidence_file(hypothesis),
@@ -60,13 +60,6 @@ def _range(session: Session, one: Registration, evidence: dict[str, Any]) -> Fou
         file=evidence_file(hypothesis),
         pairs=result.pairs_used,
     )
-
-
-def _can_grow(session: Session, experiment: str) -> bool:
-    """Whether another launch could still bring pairs."""
-    state = session.state
-    declined = state.answers.get(experiment, {}).get("decision") == "skip"
-    return not declined and len(state.failures.get(experiment, ())) < FAILURES_ALLOWED
 
 
 def _share(one: Registration, evidence: dict[str, Any]) -> Found:

@@ -24,7 +24,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from narrows.flows.client_settings import await_records, client_environment, client_settings, drain_workers
+from narrows.flows.client_settings import (
+    await_records,
+    client_environment,
+    client_settings,
+    drain_workers,
+    opener_of,
+)
 from narrows.flows.local_launcher import free_port
 from narrows.flows.processes import MARK, POLL_S, is_alive, process_start, send, wait_until
 from narrows.inquiry.errors import ServerError
@@ -179,10 +185,8 @@ def _given_server(url: str) -> ServerHandle:
 
 def health(url: str, timeout_s: float = 2.0) -> str | None:
     """None when the API at ``url`` says that it is well, else why not."""
-    own = url.startswith("http://127.0.0.1")
-    opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if own else []))
     try:
-        with opener.open(f"{url}/health", timeout=timeout_s) as answer:
+        with opener_of(url).open(f"{url}/health", timeout=timeout_s) as answer:
             return None if answer.read().strip() == b"true" else f"{url}/health is not Prefect's"
     except urllib.error.URLError as error:
         return str(error.reason)

@@ -6,7 +6,6 @@ the next time. Nothing here imports Prefect: it may run at the end of every job.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import sys
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from narrows.flows.checked_yaml import HOST
+from narrows.flows.client_settings import opener_of, password_header
 from narrows.flows.fingerprint import host_name, keep, kept, state_folder, take_fingerprint
 from narrows.inquiry.errors import NarrowsError, ServerError
 from narrows.inquiry.fingerprint import Fields, changes
@@ -100,10 +100,8 @@ def _call(url: str, body: bytes | None = None, extra: dict[str, str] | None = No
     """The answer's status and text. Raises ``ServerError`` where there is none."""
     headers = {"Content-Type": "application/json", **_authorization(), **(extra or {})}
     request = urllib.request.Request(url, body, headers)  # noqa: S310  # the user's own server
-    own = url.startswith("http://127.0.0.1")
-    opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if own else []))
     try:
-        with opener.open(request, timeout=SEND_LIMIT_S) as answer:
+        with opener_of(url).open(request, timeout=SEND_LIMIT_S) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, b""
@@ -114,9 +112,7 @@ def _call(url: str, body: bytes | None = None, extra: dict[str, str] | None = No
 def _authorization() -> dict[str, str]:
     if key := os.environ.get("PREFECT_API_KEY"):
         return {"Authorization": f"Bearer {key}"}
-    if secret := os.environ.get("PREFECT_API_AUTH_STRING"):
-        return {"Authorization": "Basic " + base64.b64encode(secret.encode()).decode()}
-    return {}
+    return password_header()
 
 
 def server_url() -> str | None:

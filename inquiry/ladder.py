@@ -95,7 +95,7 @@ def pursue(
     open_ids = tuple(state.ids[one.key] for one in hypotheses if state.judgement(one.key) is None)
     if not open_ids:
         return None
-    if experiment is not None and not _exhausted(state, experiment.key):
+    if experiment is not None and not exhausted(state, experiment.key):
         wanted = min(max(experiment.pairs, state.wanted.get(experiment.key, 0)), experiment.max_pairs)
         have = state.pairs(experiment.key)
         if have < wanted:
@@ -103,7 +103,8 @@ def pursue(
     return Judge(rung=rung, topic=topic, hypotheses=open_ids, experiment=experiment.key if experiment else None)
 
 
-def _exhausted(state: State, experiment: str) -> bool:
+def exhausted(state: State, experiment: str) -> bool:
+    """Whether no launch of the experiment may follow: it was declined, or failed too often."""
     declined = state.answers.get(experiment, {}).get("decision") == "skip"
     return declined or len(state.failures.get(experiment, ())) >= FAILURES_ALLOWED
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from proving_ground import HEADING, Score, Task, by_kind, play, summary, write
+from page import put_section
+from proving_ground import HEADING, Score, Task, by_kind, play, summary
 from simulation.cases import NOTHING
 from simulation.kinds import KINDS, Kind
 from simulation.scoring import culprit_shares, grade
@@ -85,7 +86,7 @@ def test_tables_hold_a_row_for_each_kind_and_effect_and_replace_those_of_the_pag
     page.write_text(f"# Benchmarks\n\n{HEADING}\n\nold\n\n## Next\n\nkept\n")
 
     rows = [line.split(" | ")[:4] for line in by_kind(scores)][2:]
-    write(page, f"{HEADING}\n\nnew\n")
+    put_section(page, HEADING, f"{HEADING}\n\nnew\n")
 
     assert rows == [["| copy", "12%", "1", "100%"], ["| copy", "5%", "1", "0%"], ["| nothing", "0%", "1", "100%"]]
     assert len(list(summary(scores))) == 2 + 3
