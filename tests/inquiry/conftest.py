@@ -80,9 +80,12 @@ class World:
             return Verdict(self.verdicts.get(hypothesis.key, "supported"))
         return Verdict(self.verdicts.get(hypothesis.key, self.otherwise))
 
-    def wants(self, experiment: str, pairs: int) -> int | None:
-        """The pairs that a look asks for once there are ``pairs``; None when those are enough."""
-        return next((one for one in self.wanted.get(experiment, ()) if one > pairs), None)
+    def wants(self, asked: str, pairs: int) -> int | None:
+        """The pairs that a look asks for once there are ``pairs``; None when those are enough.
+
+        ``asked`` is the experiment, or the key of a closing, which is judged on an experiment of another rung.
+        """
+        return next((one for one in self.wanted.get(asked, ()) if one > pairs), None)
 
 
 @dataclass(kw_only=True)
@@ -100,8 +103,8 @@ class RandomWorld(World):
         known = {"regression": self.regression, "numerator": self.numerator}
         return Verdict(known.get(hypothesis.key) or self._draw(hypothesis.key).choice(list(Verdict)).value)
 
-    def wants(self, experiment: str, pairs: int) -> int | None:
-        return next((one for one in (8, 12) if one > pairs and self._draw(f"{experiment} {one}").random() < 0.3), None)
+    def wants(self, asked: str, pairs: int) -> int | None:
+        return next((one for one in (8, 12) if one > pairs and self._draw(f"{asked} {one}").random() < 0.3), None)
 
 
 @dataclass(kw_only=True)
@@ -183,7 +186,8 @@ class Player:
         seen = self.state.evidence.get(experiment, [])
         missing = one.hypothesis.basis is Basis.EXPERIMENT and not seen
         pairs = sum(part["pairs"] for part in seen)
-        more = self.world.wants(experiment, pairs) if one.hypothesis.test in (Test.SCOPE, Test.PERTURBATION) else None
+        asked = {Test.SCOPE: experiment, Test.PERTURBATION: experiment, Test.CLOSING: key}.get(one.hypothesis.test)
+        more = self.world.wants(asked, pairs) if asked else None
         declined = self.state.answers.get(experiment, {}).get("decision") == "skip"
         if more and not declined and not missing and len(self.state.failures.get(experiment, ())) < 2:
             self.note(Kind.LOOK, {"hypothesis": one.id, "experiment": experiment, "wanted_pairs": more})

@@ -501,6 +501,47 @@ def test_a_launch_that_fails_twice_leaves_its_hypotheses_inconclusive(imbalance:
     assert player.conclusion.first_scope == "two_nodes"
 
 
+def test_an_account_that_stays_open_gets_more_pairs_of_the_experiment_that_tried_the_change(
+    imbalance: Any, player_of: MakePlayer
+) -> None:
+    imbalance.wanted["closing:balance-cost"] = [8, 12]
+    player = player_of(imbalance)
+    assert player.play().reason is StopReason.EXPLAINED
+    tried = [step for step in player.of(Launch) if step.experiment.key == "balance-cost-one_node"]
+    assert [(step.first_pair, step.pairs) for step in tried] == [(0, 6), (6, 2), (8, 4)]
+    assert len({step.experiment.spec_digest() for step in tried}) == 1, "another plan would be another experiment"
+    assert player.conclusion.closing == "closed"
+
+
+def test_an_account_whose_further_pairs_fail_to_come_is_judged_on_what_there_is(
+    imbalance: Any, player_of: MakePlayer
+) -> None:
+    imbalance.wanted["closing:balance-cost"] = [8]
+    player = player_of(imbalance)
+    take = player._take
+
+    def first_launch_then_failures(step: Any) -> None:
+        if isinstance(step, Launch) and step.experiment.key == "balance-cost-one_node" and step.launch > 1:
+            imbalance.failures["balance-cost-one_node"] = 9
+        take(step)
+
+    player._take = first_launch_then_failures
+    assert player.play().reason is StopReason.EXPLAINED
+    assert player.launched.count("balance-cost-one_node") == 3
+    assert player.state.pairs("balance-cost-one_node") == 6
+
+
+def test_uneven_work_closes_on_the_waiting_and_the_leading_local_account_together(
+    imbalance: Any, player_of: MakePlayer
+) -> None:
+    imbalance.reading = IMBALANCE | {"shares": {"skew": 0.6, "compute": 0.3, "input": 0.05, "transfer": 0.2}}
+    player = player_of(imbalance)
+    player.play()
+    closing = player.state.hypothesis("closing:balance-cost")
+    assert (closing.account, closing.together_with) == (Account.SKEW, (Account.COMPUTE,))
+    assert "skew and compute" in closing.prediction.metric
+
+
 def test_undecided_experiments_get_more_pairs_up_to_the_last_look(imbalance: Any, player_of: MakePlayer) -> None:
     imbalance.wanted["one_node-regressed"] = [8, 12]
     player = player_of(imbalance)
