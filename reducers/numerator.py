@@ -130,25 +130,29 @@ def judge_numerator(
     """Is the loss the price of more work?
 
     `compute_ms` is the healthy compute account, `compute_change_ms` its change and `delta_ms` the loss, all in ms a
-    step on the critical path. The growth is read from executed FLOPs where counted, else model FLOPs, else valid plus
-    padded tokens, else the sum of squared sequence lengths: the first that changed. Numerator: the predicted change is
-    at least half of the loss and the compute account moved by it within a quarter.
+    step on the critical path. Numerator: the growth of a counter predicts a change of at least half of the loss, and
+    the compute account moved by it within a quarter. The counters are executed FLOPs, model FLOPs, valid plus padded
+    tokens, and the sum of squared sequence lengths; the first that explains is taken, else the first that changed.
     Raises `ValueError` for a compute time that is not positive.
     """
     if not compute_ms > 0:
         raise ValueError(f"compute_ms={compute_ms}: the healthy compute account is a positive time")
     changes = compare_work(healthy, regressed)
-    counter, factor = _growth(healthy.total, regressed.total)
+    growths = _growths(healthy.total, regressed.total)
     heaviest, heaviest_factor = _heaviest(healthy, regressed)
-    if counter is not None:
+    counter: str | None
+    if growths:
+        fits = (one for one in growths if _explains(compute_ms * (one[1] - 1), compute_change_ms, delta_ms))
+        explaining = next(fits, None)
+        counter, factor = explaining or growths[0]
         pi = compute_ms * (factor - 1)
-        explains = pi >= EXPLAINED_SHARE * delta_ms > 0 and abs(compute_change_ms - pi) <= TOLERANCE * abs(pi)
-        verdict = NumeratorVerdict.NUMERATOR if explains else NumeratorVerdict.CHANGED
+        verdict = NumeratorVerdict.NUMERATOR if explaining else NumeratorVerdict.CHANGED
     elif heaviest is not None:
         counter, factor = heaviest, heaviest_factor
         pi = compute_ms * (factor - 1)
         verdict = NumeratorVerdict.DISTRIBUTION
     else:
+        counter, factor = None, 1.0
         pi, verdict = 0.0, NumeratorVerdict.CHANGED if changes else NumeratorVerdict.UNCHANGED
     remaining = delta_ms - pi if verdict is NumeratorVerdict.NUMERATOR else delta_ms
     return NumeratorResult(
@@ -163,40 +167,50 @@ def judge_numerator(
     )
 
 
-def _growth(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[str | None, float]:
-    """The counter that the kernels scale with, and its factor; no counter where the work is the same."""
-    first, second = _completed(before, after), _completed(after, before)
+def _explains(pi_ms: float, compute_change_ms: float, delta_ms: float) -> bool:
+    return pi_ms >= EXPLAINED_SHARE * delta_ms > 0 and abs(compute_change_ms - pi_ms) <= TOLERANCE * abs(pi_ms)
+
+
+def _growths(before: Mapping[str, float], after: Mapping[str, float]) -> list[tuple[str, float]]:
+    """The counters that the kernels may scale with, and their factors, likeliest first; none where the work is equal.
+
+    Which one they do scale with depends on the kernels: what is linear in the tokens and what is quadratic in a
+    sequence grow apart, and each convention for FLOPs weighs them in its own way.
+    """
+    first, second = _with_tokens(before), _with_tokens(after)
+    found = []
     for name in ("executed_flops", "model_flops", _TOKENS, "sum_sq_len"):
         factor = _factor(first.get(name), second.get(name))
         if factor is not None and abs(factor - 1) > _ROUNDING:
-            return name, factor
+            found.append((name, factor))
         # What was executed is the work itself: if it is equal, nothing else can make it more.
-        if name == "executed_flops" and factor is not None:
-            return None, 1.0
-    return None, 1.0
+        elif name == "executed_flops" and factor is not None:
+            return []
+    return found + _one_sided(before, after)
 
 
-def _completed(counters: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
-    """The counters with what they imply: all tokens, and executed FLOPs, which a run records only where they differ
-    from the model's, so that one run may have them and the other not."""
-    found = dict(counters)
+def _with_tokens(counters: Mapping[str, float]) -> dict[str, float]:
     parts = [counters[name] for name in ("valid_tokens", "padded_tokens") if name in counters]
-    if parts:
-        found[_TOKENS] = sum(parts)
-    if "executed_flops" in other and "model_flops" in counters:
-        found.setdefault("executed_flops", counters["model_flops"])
-    return found
+    return {**counters, _TOKENS: sum(parts)} if parts else dict(counters)
+
+
+def _one_sided(before: Mapping[str, float], after: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Executed FLOPs that one run alone records, against the model's FLOPs of the other: a run records them only
+    where they differ from the model's."""
+    if ("executed_flops" in before) is ("executed_flops" in after):
+        return []
+    first, second = (side.get("executed_flops", side.get("model_flops")) for side in (before, after))
+    factor = _factor(first, second)
+    return [] if factor is None or abs(factor - 1) <= _ROUNDING else [("executed_flops", factor)]
 
 
 def _heaviest(healthy: Work, regressed: Work) -> tuple[str | None, float]:
     """The heaviest rank's squared lengths, else FLOPs, where they changed at equal totals."""
-    before = _completed(healthy.max_rank, regressed.max_rank)
-    after = _completed(regressed.max_rank, healthy.max_rank)
     for name in ("sum_sq_len", "executed_flops", "model_flops"):
-        factor = _factor(before.get(name), after.get(name))
+        factor = _factor(healthy.max_rank.get(name), regressed.max_rank.get(name))
         if factor is not None and abs(factor - 1) > _ROUNDING:
             return name, factor
-    return None, 1.0
+    return next(iter(_one_sided(healthy.max_rank, regressed.max_rank)), (None, 1.0))
 
 
 def _equal(before: float | None, after: float | None) -> bool:

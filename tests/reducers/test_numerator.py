@@ -116,3 +116,28 @@ def test_executed_flops_that_one_run_alone_records_are_held_against_the_models_f
 
     assert result.verdict is NumeratorVerdict.NUMERATOR
     assert result.counter == "executed_flops"
+
+
+@pytest.mark.parametrize(("moved", "counter"), [(10.0, "valid and padded tokens"), (40.0, "executed_flops")])
+def test_of_counters_that_grew_apart_the_one_that_the_compute_followed_explains(moved: float, counter: str) -> None:
+    """Padding adds a tenth of the tokens and four tenths of the FLOPs: the kernels decide which of them counts."""
+    result = _judge(
+        _work(model_flops=1000, valid_tokens=50, padded_tokens=0),
+        _work(model_flops=1000, executed_flops=1400, valid_tokens=50, padded_tokens=5),
+        moved=moved,
+        delta=moved,
+    )
+
+    assert result.verdict is NumeratorVerdict.NUMERATOR
+    assert result.counter == counter
+
+
+def test_compute_that_followed_no_counter_is_not_explained_by_any() -> None:
+    result = _judge(
+        _work(model_flops=1000, valid_tokens=50, padded_tokens=0),
+        _work(model_flops=1000, executed_flops=1400, valid_tokens=50, padded_tokens=5),
+        moved=20.0,
+        delta=20.0,
+    )
+
+    assert result.verdict is NumeratorVerdict.CHANGED
