@@ -18,7 +18,7 @@ class Finding(StrEnum):
 
 MEANINGS: dict[Finding, str] = {
     Finding.ORDER_EFFECT: "which arm ran first matters",
-    Finding.TAIL_MECHANISM: "the difference sits in the slowest steps, not in the typical one",
+    Finding.TAIL_MECHANISM: "the slowest steps changed more than the typical one",
     Finding.NO_STEADY_STATE: "a run was still settling after a third of its steps; run it for longer",
     Finding.NOT_ESTIMABLE: "the units are too short for the statistic",
     Finding.TIME: "the difference changes within a run",

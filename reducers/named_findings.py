@@ -59,7 +59,8 @@ def _tail(difference: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if "median_ms" not in difference:
         return
     mean, median = estimate(difference["step_ms"]), estimate(difference["median_ms"])
-    apart = mean.lower > median.upper or median.lower > mean.upper
+    # A median that moved further than the mean is the opposite of a tail.
+    apart = (mean.lower > max(median.upper, 0)) or (mean.upper < min(median.lower, 0))
     share = _tail_share(difference)
     if apart or (share is not None and share > TAIL_LOSS_SHARE):
         said = f"the mean moved by {interval_ms(mean.mean, mean.lower, mean.upper)}, the median by "

@@ -42,6 +42,8 @@ def test_a_loss_that_the_typical_step_does_not_show_sits_in_the_tail() -> None:
     step = [5.0, 5.3, 4.8, 5.1, 5.2, 4.9]
     assert names(pairs(step)) == set()
     assert names(pairs(step, median=[0.1, -0.1, 0.0, 0.1, -0.1, 0.0])) == {"tail_mechanism"}
+    assert names(pairs([-one for one in step], median=[0.1, -0.1, 0.0, 0.1, -0.1, 0.0])) == {"tail_mechanism"}
+    assert names(pairs(step, median=[2 * one for one in step])) == set(), "the typical step shows all of it, and more"
     assert names(pairs(step, tail=[0.9 * one for one in step])) == {"tail_mechanism"}
     assert names(pairs(step, tail=[0.05 * one for one in step])) == set()
 
