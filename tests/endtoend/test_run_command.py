@@ -7,10 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from narrows.reducers.ledger import build_ledger
+from narrows.inquiry.accounts import Account
+from narrows.reducers.ledger import Ledger, build_ledger
 from narrows.reducers.rundir import read_run
+from narrows.reducers.sweep import CODES
 from narrows.reducers.units import Statistic, units
 from narrows.reducers.views import rank_mean
 
@@ -31,6 +34,16 @@ def _torchrun(cli: Any, run: Path, script: Path, *arguments: str) -> Any:
     return cli("run", "--out", run, "--", "torchrun", "--nproc-per-node", "2", script, *arguments)
 
 
+def _usual_residual_share(ledger: Ledger) -> float:
+    """The residual as a share of the step, in the median steady step.
+
+    Not the mean: where other programs share the cores, a rank is taken away now and then for longer than a whole step.
+    """
+    view = rank_mean(ledger)
+    steady_S = ~ledger.steps["warmup"].to_numpy()
+    return float(np.median((view.account_ns_SA[:, CODES[Account.RESIDUAL]] / view.step_ns_S)[steady_S]))
+
+
 @pytest.mark.parametrize("name", ["ddp_train.py", "fsdp2_train.py"])
 def test_an_unmodified_script_is_accounted_for(cli: Any, tmp_path: Path, name: str) -> None:
     run = tmp_path / "run"
@@ -46,7 +59,7 @@ def test_an_unmodified_script_is_accounted_for(cli: Any, tmp_path: Path, name: s
     (unit,) = units(rank_mean(ledger), ledger, Statistic.MEAN).to_dict("records")
     warmed_up = ledger.steps["warmup"].sum()
     assert unit["steps"] == steps - warmed_up > 8
-    assert unit["residual"] <= (1 - ACCOUNTED) * unit["step_ms"], unit
+    assert _usual_residual_share(ledger) <= 1 - ACCOUNTED, unit
     for account in ("compute", "transfer"):
         assert unit[account] > 0, unit
     cli.leaves_nothing()
