@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import linprog
 from scipy.stats import theilslopes
 
 from narrows.reducers.collectives import stable_order, symmetric_stamps
@@ -102,10 +101,11 @@ def _host_stamps(run: Run) -> dict[str, _Stamps]:
     enter_ns, exit_ns = rows.enter_ns_N[order], rows.end_ns_N[order]
     if first.size:
         enter_ns, exit_ns = np.maximum.reduceat(enter_ns, first), np.minimum.reduceat(exit_ns, first)
+    call_C = call_N[first]
     bounds = np.searchsorted(host_N[first], np.arange(len(hosts) + 1)).tolist()
     return {
         host: _Stamps(
-            call_C=call_N[first][bounds[at] : bounds[at + 1]],
+            call_C=call_C[bounds[at] : bounds[at + 1]],
             enter_ns_C=enter_ns[bounds[at] : bounds[at + 1]],
             exit_ns_C=exit_ns[bounds[at] : bounds[at + 1]],
         )
@@ -127,17 +127,15 @@ def _bounds(ours: _Stamps, theirs: _Stamps, middle_ns: int) -> _Bounds:
 
 def _difference(bounds: _Bounds) -> _Difference | None:
     """The exits' Theil-Sen line where it obeys all bounds, else the middle of what obeys them; None if nothing does."""
-    tight = _tightest(bounds)
-    span_s = max(float(np.ptp(bounds.t_s)), 1.0)
-    centre = _solve(tight, span_s, objective=(0.0, 0.0, -1.0), least_margin=-np.inf)
-    if centre is None or centre[2] < 0:
+    allowed = _allowed(_tightest(bounds))
+    if allowed is None:
         return None
-    ends_s = (float(bounds.t_s.min()), 0.0, float(bounds.t_s.max()))
-    low_ns, high_ns = np.array([_range_at(tight, span_s, at_s) for at_s in ends_s]).T
+    ends_s = np.array([bounds.t_s.min(), 0.0, bounds.t_s.max()])
+    low_ns, high_ns = allowed.at(ends_s)
     offset_ns, drift_ns_s = _exit_line(bounds)
-    line_ns = offset_ns + drift_ns_s * np.array(ends_s)
+    line_ns = offset_ns + drift_ns_s * ends_s
     if not ((low_ns <= line_ns) & (line_ns <= high_ns)).all():
-        offset_ns, drift_ns_s = centre[0], centre[1]
+        offset_ns, drift_ns_s = allowed.middle()
     epsilon_ns = float((high_ns - low_ns).max()) / 2
     return _Difference(offset_ns=offset_ns, drift_ns_s=drift_ns_s, epsilon_ns=epsilon_ns)
 
@@ -157,54 +155,80 @@ def _tightest(bounds: _Bounds) -> _Bounds:
     )
 
 
-def _solve(
-    bounds: _Bounds, span_s: float, objective: tuple[float, float, float], least_margin: float
-) -> tuple[float, float, float] | None:
-    """Offset, drift and margin minimising the objective, with every bound kept by at least the margin.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Allowed:
+    """Every line of differences that obeys all bounds: by drift, its least and greatest offset at the middle.
 
-    Solved about the middle of the bounds and in units of their spread and span, so that nanoseconds since 1970 do
-    not cost precision.
+    Both are linear between neighbours of ``drift_D``, whose ends are the least and the greatest drift that is allowed.
+    """
+
+    drift_D: F64
+    low_ns_D: F64
+    high_ns_D: F64
+
+    def at(self, t_s: F64) -> tuple[F64, F64]:
+        """The least and the greatest difference at each of the times. An end of a linear piece is where either is."""
+        away = np.multiply.outer(t_s, self.drift_D)
+        return (self.low_ns_D + away).min(axis=1), (self.high_ns_D + away).max(axis=1)
+
+    def middle(self) -> tuple[float, float]:
+        """Offset and drift of the line that keeps the furthest from all bounds."""
+        best = int(np.argmax(self.high_ns_D - self.low_ns_D))
+        return float(self.low_ns_D[best] + self.high_ns_D[best]) / 2, float(self.drift_D[best])
+
+
+def _allowed(bounds: _Bounds) -> _Allowed | None:
+    """What the bounds leave, None if nothing.
+
+    For one drift, the tightest bound is a corner of the hull, and which corner it is changes at the drifts of the
+    hulls' edges alone. So the room between both sides is concave and linear between those drifts. Times are taken about
+    the bounds' middle, so that nanoseconds since 1970 do not cost precision.
     """
     middle_ns = float(np.median((bounds.lower_ns + bounds.upper_ns) / 2))
-    scale_ns = max(float((bounds.upper_ns - bounds.lower_ns).max()), 1.0)
-    t, one = bounds.t_s / span_s, np.ones(len(bounds.t_s))
-    above, below = _lower_hull(bounds.t_s, bounds.upper_ns), _lower_hull(bounds.t_s, -bounds.lower_ns)
-    constraints = np.vstack([np.column_stack([one, t, one])[above], np.column_stack([-one, -t, one])[below]])
-    limits = np.concatenate([bounds.upper_ns[above] - middle_ns, middle_ns - bounds.lower_ns[below]]) / scale_ns
-    drift = LARGEST_DRIFT * _NS_PER_S * span_s / scale_ns
-    ranges = [(None, None), (-drift, drift), (None if np.isinf(least_margin) else least_margin / scale_ns, None)]
-    solved = linprog(objective, A_ub=constraints, b_ub=limits, bounds=ranges, method="highs")
-    if not solved.success or solved.x is None:
+    upper_ns, lower_ns = bounds.upper_ns - middle_ns, bounds.lower_ns - middle_ns
+    above, below = _lower_hull(bounds.t_s, upper_ns), _lower_hull(bounds.t_s, -lower_ns)
+    largest = LARGEST_DRIFT * _NS_PER_S
+    edges = [np.diff(y_ns[at]) / np.diff(bounds.t_s[at]) for at, y_ns in ((above, upper_ns), (below, lower_ns))]
+    drift_D = np.unique(np.clip(np.concatenate([*edges, (-largest, largest)]), -largest, largest))
+    high_ns_D = (upper_ns[above] - np.multiply.outer(drift_D, bounds.t_s[above])).min(axis=1)
+    low_ns_D = (lower_ns[below] - np.multiply.outer(drift_D, bounds.t_s[below])).max(axis=1)
+    room_ns_D = high_ns_D - low_ns_D
+    if room_ns_D.max() < 0:
         return None
-    offset, slope, margin = (float(value) for value in solved.x)
-    return middle_ns + offset * scale_ns, slope * scale_ns / span_s, margin * scale_ns
+    drift_D, low_ns_D, high_ns_D = _cut(room_ns_D, np.stack([drift_D, low_ns_D, high_ns_D]))
+    return _Allowed(drift_D=drift_D, low_ns_D=low_ns_D + middle_ns, high_ns_D=high_ns_D + middle_ns)
+
+
+def _cut(room_ns_D: F64, values_VD: F64) -> F64:  # the suffix is the shape
+    """The values where there is room, and on both sides those at the point where it ends."""
+    inside = np.flatnonzero(room_ns_D >= 0)
+    first, last = int(inside[0]), int(inside[-1])
+    parts = [values_VD[:, first : last + 1]]
+    for within, beyond, at in ((first, first - 1, 0), (last, last + 1, 2)):
+        if 0 <= beyond < room_ns_D.size:
+            share = room_ns_D[within] / (room_ns_D[within] - room_ns_D[beyond])
+            edge = values_VD[:, [within]] + share * (values_VD[:, [beyond]] - values_VD[:, [within]])
+            parts.insert(at, edge)
+    return np.concatenate(parts, axis=1)
 
 
 def _lower_hull(x: F64, y: F64) -> I64:
     """Places of the corners of the points' lower convex hull: a line below these is below all points.
 
-    Source: Andrew 1979, the monotone chain.
+    Each time is there once. Source: Andrew 1979, the monotone chain.
     """
-    hull: list[int] = []
-    for at in np.lexsort((y, x)).tolist():
-        while len(hull) > 1 and _turns_down(x, y, hull[-2], hull[-1], at):
+    hull: list[tuple[float, float, int]] = []
+    order = np.lexsort((y, x))
+    for x_c, y_c, place in zip(x[order].tolist(), y[order].tolist(), order.tolist(), strict=True):
+        if hull and hull[-1][0] == x_c:
+            continue
+        while len(hull) > 1:
+            (x_a, y_a, _), (x_b, y_b, _) = hull[-2:]
+            if (x_b - x_a) * (y_c - y_a) >= (y_b - y_a) * (x_c - x_a):
+                break
             hull.pop()
-        hull.append(at)
-    return np.array(hull, dtype=np.int64)
-
-
-def _turns_down(x: F64, y: F64, a: int, b: int, c: int) -> bool:
-    return bool((x[b] - x[a]) * (y[c] - y[a]) < (y[b] - y[a]) * (x[c] - x[a]))
-
-
-def _range_at(bounds: _Bounds, span_s: float, at_s: float) -> tuple[float, float]:
-    """The least and the greatest difference at one time that obeys all bounds."""
-    found = []
-    for sign in (1.0, -1.0):
-        solved = _solve(bounds, span_s, objective=(sign, sign * at_s / span_s, 0.0), least_margin=0.0)
-        assert solved is not None, "bounds that hold with a margin hold without one"
-        found.append(solved[0] + solved[1] * at_s)
-    return found[0], found[1]
+        hull.append((x_c, y_c, place))
+    return np.array([place for *_, place in hull], dtype=np.int64)
 
 
 def _exit_line(bounds: _Bounds) -> tuple[float, float]:
