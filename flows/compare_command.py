@@ -25,6 +25,7 @@ def compare(
     case_out: Path | None = None,
     statistic: str = "mean",
     gate: float | None = None,
+    topology: Path | None = None,
 ) -> int:
     """Prints the comparison; writes a page to ``html`` and a case file to ``case_out``.
 
@@ -37,7 +38,7 @@ def compare(
     if gate is not None and gate < 0:
         raise ValueError(f"--gate {gate:g}: expected a percentage of the healthy step, at least 0")
     first, second = _paths(healthy), _paths(regressed)
-    found = compare_inputs(first, second, statistic)
+    found = compare_inputs(first, second, statistic, topology)
     _write(found, html, case_out, first, second)
     if as_json:
         print(json.dumps(report(found), indent=2, allow_nan=False))

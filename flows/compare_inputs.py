@@ -16,6 +16,7 @@ from narrows.reducers.compared_runs import compare_runs, run_directories
 from narrows.reducers.readers import step_records
 from narrows.reducers.readers.common import as_text
 from narrows.reducers.readers.logs import read_log
+from narrows.reducers.topology import read_topology
 from narrows.reducers.traces.reduce import reduce_file
 from narrows.reducers.traces.reduced import KIND, Reduced, read_reduced
 
@@ -34,10 +35,13 @@ class Kind(StrEnum):
     STEP_RECORDS = "step records"
 
 
-def compare_inputs(healthy: Sequence[Path], regressed: Sequence[Path], statistic: str) -> Comparison:
+def compare_inputs(
+    healthy: Sequence[Path], regressed: Sequence[Path], statistic: str, topology: Path | None = None
+) -> Comparison:
     """The comparison of two sides, each one or several paths: run directories, traces (reduced or not), or logs.
 
-    Raises ``NarrowsError`` where a side is not there, cannot be read, or is of another kind than the other.
+    ``topology`` is a file that tells where hosts and ranks sit. Raises ``NarrowsError`` where a side is not there,
+    cannot be read, or is of another kind than the other.
     """
     names = _name(healthy), _name(regressed)
     kinds = kind_of(healthy), kind_of(regressed)
@@ -46,8 +50,11 @@ def compare_inputs(healthy: Sequence[Path], regressed: Sequence[Path], statistic
         raise RunDirectoryError(
             f"{names[0]} holds {kinds[0]} and {names[1]} {kinds[1]}; compare two sides of the same kind"
         )
+    if topology is not None and kinds[0] is not Kind.RUNS:
+        raise RunDirectoryError(f"--topology {topology}: is for run directories; {names[0]} holds {kinds[0]}")
     if kinds[0] is Kind.RUNS:
-        return compare_runs(runs_of(healthy), runs_of(regressed), statistic=statistic, names=names)
+        told = None if topology is None else read_topology(topology)
+        return compare_runs(runs_of(healthy), runs_of(regressed), statistic=statistic, names=names, topology=told)
     if kinds[0] is Kind.STEP_RECORDS:
         return compare_step_records(files_of(healthy), files_of(regressed), names, statistic)
     if kinds[0] is Kind.LOGS:

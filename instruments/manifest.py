@@ -98,10 +98,28 @@ def first_manifest(facts: RunFacts) -> dict[str, Any]:
         "placement": [_place(rank_facts(facts, {}))],
         "groups": {},
     }
-    topology = read(Path(os.environ["NARROWS_TOPOLOGY"])) if os.environ.get("NARROWS_TOPOLOGY") else None
-    told = {"launch": facts.launch, "arm": facts.arm, "seed": facts.seed, "topology": topology}
+    told = {"launch": facts.launch, "arm": facts.arm, "seed": facts.seed, "topology": _topology()}
     record.update({name: value for name, value in told.items() if value is not None})
     return record
+
+
+def _topology() -> dict[str, Any] | None:
+    """What the file of NARROWS_TOPOLOGY holds; a file that cannot be read is said once on stderr."""
+    path = os.environ.get("NARROWS_TOPOLOGY")
+    if not path:
+        return None
+    topology = read(Path(path))
+    if topology is None and path not in _unreadable:
+        _unreadable.add(path)
+        print(
+            f"narrows: NARROWS_TOPOLOGY={path}: no JSON object can be read there; racks and rails are not recorded, "
+            "and narrows compare --topology FILE can tell them later",
+            file=sys.stderr,
+        )
+    return topology
+
+
+_unreadable: set[str] = set()
 
 
 def complete_manifest(run: Path, facts: RunFacts) -> dict[str, Any]:

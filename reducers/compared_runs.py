@@ -14,6 +14,7 @@ from narrows.reducers.evidence import ArmRuns, build_evidence
 from narrows.reducers.ledger import build_ledger
 from narrows.reducers.rundir import read_run
 from narrows.reducers.snapshots import arrivals, group_services, slowest_position, typical_step
+from narrows.reducers.topology import Topology, with_topology
 
 MANIFEST = "manifest.json"
 
@@ -33,8 +34,11 @@ def compare_runs(
     *,
     statistic: str = "mean",
     names: tuple[str, str] = ("healthy", "regressed"),
+    topology: Topology | None = None,
 ) -> Comparison:
     """The comparison of two sets of run directories, paired by their pair numbers, else by the order of their start.
+
+    ``topology`` tells where hosts and ranks sit, instead of what was recorded.
 
     Raises ``RunDirectoryError`` for a run that cannot be read or has no steady step, or one that is in both arms;
     ``ValueError`` for arms of different rank counts.
@@ -47,7 +51,9 @@ def compare_runs(
     positions = _slowest(evidence)
     last = read_run(regressed[0])
     paths = {arm.name: arm.paths for arm in arms}
-    places = Places(groups=last.groups, manifest=last.manifest, arrivals=lambda arm: _arrivals(paths[arm]))
+    places = Places(
+        groups=last.groups, manifest=with_topology(last.manifest, topology), arrivals=lambda arm: _arrivals(paths[arm])
+    )
     extras = {arm.name: _extras(arm.paths[0], positions) for arm in arms}
     return compared(evidence, Sources(source="run directories", names=names, places=places), extras)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 Factors = dict[str, list[str | None]]
 
-_LAYERS = ("hosts", "local_ranks", "ranks")
+LAYERS = ("hosts", "local_ranks", "ranks")
 """Parts of a topology, the more specific later: a label of a rank replaces that of its host."""
 PER_HOST = ("nic", "gpu")
 """Named anew on every host: `mlx5_0` of two hosts are two cards."""
@@ -52,7 +52,7 @@ def local_ranks(ranks: Sequence[int], hosts: Sequence[str], manifest: Mapping[st
 def _topology(ranks: Sequence[int], hosts: Sequence[str], local: Sequence[int], topology: Any) -> Factors:
     if not isinstance(topology, Mapping):
         return {}
-    layers = [_mapping(topology.get(name)) for name in _LAYERS]
+    layers = [_mapping(topology.get(name)) for name in LAYERS]
     keys = [hosts, [str(one) for one in local], [str(one) for one in ranks]]
     told: list[dict[str, str]] = []
     for at in range(len(ranks)):

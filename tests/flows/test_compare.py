@@ -192,6 +192,21 @@ def test_hosts_of_unequal_size_make_no_case_and_leave_none_behind(
     assert not (tmp_path / "own.yaml").exists()
 
 
+def test_a_topology_that_is_given_calls_the_slow_ranks_by_their_switch(
+    tmp_path: Path, record_pair: RecordPair, recorded_arm: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = {"hosts": tuple(f"n{at // 2}" for at in range(8)), "pairs": 8}
+    slow = {"compute": lambda rank, _step: 13.0 if rank > 3 else 10.0}
+    both = record_pair(tmp_path, recorded_arm(**common), recorded_arm(**common, **slow))
+    topology = tmp_path / "topology.conf"
+    topology.write_text("SwitchName=leaf1 Nodes=n[0-1]\nSwitchName=leaf2 Nodes=n[2-3]\n")
+    assert compare(*both, as_json=True, topology=topology) == 0
+    assert json.loads(capsys.readouterr().out)["culprit"] == {"kind": "switch", "members": ["leaf2"]}
+    log = write_log(tmp_path / "a.log", 10)
+    with pytest.raises(RunDirectoryError, match="--topology .* is for run directories"):
+        compare(log, log, topology=topology)
+
+
 def test_logs_are_compared_by_their_step_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     healthy, regressed = write_log(tmp_path / "a.log", 100.0), write_log(tmp_path / "b.log", 110.0)
     assert compare(healthy, regressed, as_json=True) == 0

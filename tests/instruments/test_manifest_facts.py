@@ -32,15 +32,19 @@ def test_a_manifest_is_there_at_once_and_complete_at_close(tmp_path: Path) -> No
     assert "arm" not in late
 
 
-def test_a_topology_file_is_kept_in_the_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topology_file_is_kept_in_the_manifest_and_one_that_is_gone_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     topology = {"hosts": {"n0": {"rack": "r1"}}}
     (tmp_path / "topology.json").write_text(json.dumps(topology))
     monkeypatch.setenv("NARROWS_TOPOLOGY", str(tmp_path / "topology.json"))
     narrows.start(tmp_path / "run").close()
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["topology"] == topology
     (tmp_path / "topology.json").unlink()
+    assert "NARROWS_TOPOLOGY" not in capfd.readouterr().err
     narrows.start(tmp_path / "other").close()
     assert "topology" not in json.loads((tmp_path / "other" / "manifest.json").read_text())
+    assert capfd.readouterr().err.count(f"NARROWS_TOPOLOGY={tmp_path / 'topology.json'}") == 1
 
 
 def test_a_group_of_one_role_on_several_sets_of_ranks_is_listed_for_each_of_them(tmp_path: Path) -> None:
