@@ -1,7 +1,8 @@
 """CPU seconds and peak memory of reading a trace, ours beside others: python benchmarks/traces.py --mb 50 200 1000
 
 Each reading runs in a fresh process, tools in turn, and the median over rounds is shown; compare ratios, not seconds.
-The others run where they are installed: here, or in an environment of their own, whose interpreter --peer-python names
+The others run below `--alone-from-mb` only: they need 5 to 10 bytes of memory for a byte of trace.
+They run where they are installed: here, or in an environment of their own, whose interpreter --peer-python names
 (`python -m venv peers && peers/bin/pip install HolisticTraceAnalysis==0.5.0 pandas==2.3.3 orjson`). Peers build tables
 that answer more questions; the row of `narrows` is what `narrows reduce` does: accounts, steps, gaps by cause,
 collectives, kernels, memory and a label.
@@ -9,16 +10,12 @@ collectives, kernels, memory and a label.
 
 from __future__ import annotations
 
-import argparse
-import gzip
 import os
-import random
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from statistics import median
+
+# What only the measuring process needs is imported in its functions: a reading process pays for its reader alone.
 
 BASE_US = 4_458_676_983_526
 KERNELS = (
@@ -57,6 +54,8 @@ def event(cat: str, name: str, ts: float, dur: float, args: str, *, pid: int = 2
 
 def units(seed: int) -> Iterator[list[str]]:
     """Endless training: operators, launches, flows and one kernel a unit; a copy in four, a collective in 150."""
+    import random
+
     draw = random.Random(seed)
     ts, device, number, step_at = float(BASE_US), float(BASE_US), 0, float(BASE_US)
     while True:
@@ -158,6 +157,8 @@ TOOLS: dict[str, tuple[str, Callable[[str], None]]] = {
 
 def interpreter_of(tool: str, peer_python: Path | None) -> str | None:
     """The interpreter that can import the tool, ours first; None when there is none."""
+    import subprocess
+
     module = TOOLS[tool][0]
     for python in [sys.executable, *([str(peer_python)] if peer_python else [])]:
         code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module.split('.')[0]!r}) is None)"
@@ -168,6 +169,8 @@ def interpreter_of(tool: str, peer_python: Path | None) -> str | None:
 
 def cost(python: str, tool: str, path: Path) -> tuple[float, float, bool]:
     """CPU seconds (user and system), peak MB and success of one reading in a fresh process."""
+    import subprocess
+
     words = [python, __file__, "--read", tool, str(path)]
     child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(child.pid, 0)
@@ -176,6 +179,8 @@ def cost(python: str, tool: str, path: Path) -> tuple[float, float, bool]:
 
 
 def compare(path: Path, tools: Mapping[str, str], rounds: int) -> None:
+    from statistics import median
+
     taken: dict[str, list[tuple[float, float, bool]]] = {tool: [] for tool in tools}
     for _ in range(rounds):
         for tool, python in tools.items():
@@ -190,18 +195,26 @@ def compare(path: Path, tools: Mapping[str, str], rounds: int) -> None:
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["--read"]:
+        tool, path = sys.argv[2:]
+        TOOLS[tool][1](path)
+        return
+    measure()
+
+
+def measure() -> None:
+    import argparse
+    import gzip
+    import tempfile
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mb", type=int, nargs="+", default=[50, 200])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--once-from-mb", type=int, default=1000, help="read traces of this size or more in one round")
+    parser.add_argument("--alone-from-mb", type=int, default=1000, help="traces of this size or more: narrows alone")
     parser.add_argument("--gz", action="store_true", help="compress the trace as well, for our row alone")
     parser.add_argument("--tools", nargs="+", choices=list(TOOLS), default=list(TOOLS))
     parser.add_argument("--peer-python", type=Path, help="interpreter of the environment that the peers are in")
-    parser.add_argument("--read", nargs=2, metavar=("TOOL", "PATH"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
-    if chosen.read:
-        TOOLS[chosen.read[0]][1](chosen.read[1])
-        return
     found = {tool: interpreter_of(tool, chosen.peer_python) for tool in TOOLS if tool in {*chosen.tools, "narrows"}}
     tools = {tool: python for tool, python in found.items() if python}
     print(f"not installed: {', '.join(sorted(set(found) - set(tools))) or 'none'}; load {os.getloadavg()[0]:.1f}")
@@ -210,14 +223,14 @@ def main() -> None:
         for size in chosen.mb:
             path = Path(folder) / f"synthetic-{size}mb.json"
             write_trace(path, size * 10**6)
-            rounds = 1 if size >= chosen.once_from_mb else chosen.rounds
-            compare(path, tools, rounds)
+            alone = {"narrows": tools["narrows"]}
+            compare(path, alone if size >= chosen.alone_from_mb else tools, chosen.rounds)
             if chosen.gz:
                 packed = path.with_suffix(".json.gz")
                 with path.open("rb") as plain, gzip.open(packed, "wb", 6) as out:
                     while block := plain.read(1 << 20):
                         out.write(block)
-                compare(packed, {"narrows": tools["narrows"]}, rounds)
+                compare(packed, alone, chosen.rounds)
             path.unlink()
 
 

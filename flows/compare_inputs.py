@@ -17,6 +17,7 @@ from narrows.reducers.readers import step_records
 from narrows.reducers.readers.common import as_text
 from narrows.reducers.readers.logs import read_log
 from narrows.reducers.topology import read_topology
+from narrows.reducers.traces.memory_files import memory_kind
 from narrows.reducers.traces.reduce import reduce_file
 from narrows.reducers.traces.reduced import KIND, Reduced, read_reduced
 
@@ -96,7 +97,8 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         inside = sorted(one for one in path.iterdir() if one.name.endswith(_ENDINGS)) if path.is_dir() else [path]
-        found.extend(one for one in inside if one.is_file())
+        # A memory timeline beside traces is no side of a comparison; one given by name is refused by what it is.
+        found.extend(one for one in inside if one.is_file() and (one == path or not memory_kind(one)))
     return found
 
 

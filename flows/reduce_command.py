@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-
-import yaml
+from typing import TYPE_CHECKING
 
 from narrows.inquiry.errors import NarrowsError
 from narrows.reducers.traces.errors import TraceError
 from narrows.reducers.traces.labels import Thresholds, thresholds_from
-from narrows.reducers.traces.ranks import AcrossRanks, across_ranks, encode_all, with_sublabel
+from narrows.reducers.traces.memory_files import memory_kind, with_memory_files
 from narrows.reducers.traces.reduce import reduce_file
 from narrows.reducers.traces.reduced import Reduced, encode_reduced
+
+if TYPE_CHECKING:
+    from narrows.reducers.traces.ranks import AcrossRanks
+
+# Matching ranks needs scipy, which costs more than reducing a small trace: functions import it where ranks are several.
 
 _SUFFIX = ".reduced.json"
 Outcome = tuple[Path, Reduced | None, str]
@@ -37,6 +40,8 @@ def reduce_traces(
         raise TraceError(next(iter(failed.values())))
     across, why_not = _across(list(reduced.values()))
     if across:
+        from narrows.reducers.traces.ranks import with_sublabel
+
         reduced = {path: with_sublabel(trace, across) for path, trace in reduced.items()}
     if out is not None:
         _write(reduced, out)
@@ -55,6 +60,8 @@ def read_thresholds(path: Path) -> Mapping[str, object]:
 
     Raises TraceError when it cannot be read or is no mapping.
     """
+    import yaml
+
     try:
         found = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -70,7 +77,7 @@ def _traces(paths: Sequence[Path]) -> Iterator[Path]:
             yield path
             continue
         names = sorted(entry for entry in path.iterdir() if entry.name.endswith((".json", ".json.gz")))
-        traces = [entry for entry in names if not entry.name.endswith(_SUFFIX)]
+        traces = [entry for entry in names if not entry.name.endswith(_SUFFIX) and not memory_kind(entry)]
         if not traces:
             raise TraceError(f"{path}: no .json or .json.gz file in this folder")
         yield from traces
@@ -81,13 +88,15 @@ def _reduce_all(paths: list[Path], limits: Thresholds, workers: int) -> list[Out
         raise ValueError(f"--workers {workers}: expected at least 1")
     if workers == 1 or len(paths) == 1:
         return [_reduce(path, limits) for path in paths]
+    from concurrent.futures import ProcessPoolExecutor
+
     with ProcessPoolExecutor(max_workers=min(workers, len(paths))) as pool:
         return list(pool.map(_reduce, paths, [limits] * len(paths)))
 
 
 def _reduce(path: Path, limits: Thresholds) -> Outcome:
     try:
-        return path, reduce_file(path, limits=limits), ""
+        return path, with_memory_files(reduce_file(path, limits=limits), path), ""
     except NarrowsError as error:
         return path, None, str(error)
 
@@ -95,6 +104,8 @@ def _reduce(path: Path, limits: Thresholds) -> Outcome:
 def _across(traces: list[Reduced]) -> tuple[AcrossRanks | None, str]:
     if len(traces) < 2:
         return None, ""
+    from narrows.reducers.traces.ranks import across_ranks
+
     try:
         return across_ranks(traces), ""
     except TraceError as error:
@@ -116,6 +127,8 @@ def _write(reduced: dict[Path, Reduced], out: Path) -> None:
 def _json(reduced: dict[Path, Reduced], across: AcrossRanks | None, failed: dict[str, str]) -> str:
     if len(reduced) == 1 and not failed:
         return encode_reduced(next(iter(reduced.values()))).decode()
+    from narrows.reducers.traces.ranks import encode_all
+
     return encode_all({str(path): trace for path, trace in reduced.items()}, across, failed).decode()
 
 

@@ -42,12 +42,19 @@ class _Bounds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Difference:
+class ClockDifference:
     """One host's clock minus the reference's: ``offset_ns + drift_ns_s * t_s``, within ``epsilon_ns`` of the truth."""
 
     offset_ns: float
     drift_ns_s: float
     epsilon_ns: float
+
+    def onto_reference(self, time_ns: I64, middle_ns: int) -> I64:
+        """Times of the host on the reference's clock; equal stamps stay equal and none overtakes another."""
+        t_s = (time_ns - middle_ns - self.offset_ns) / (_NS_PER_S + self.drift_ns_s)
+        away_ns = np.rint(self.drift_ns_s * t_s + (self.offset_ns % 1)).astype(np.int64)
+        onto_ns: I64 = time_ns - away_ns - math.floor(self.offset_ns)
+        return onto_ns
 
 
 def align(run: Run) -> Run:
@@ -64,7 +71,7 @@ def align(run: Run) -> Run:
     hosts = sorted({records.host for records in run.ranks.values()} - {reference})
     enters_ns = np.concatenate([own.enter_ns_C for own in stamps.values()]).astype(np.float64)
     middle_ns = int(np.median(enters_ns)) if enters_ns.size else 0
-    differences: dict[str, _Difference] = {}
+    differences: dict[str, ClockDifference] = {}
     for host in hosts:
         bounds = _bounds(stamps[reference], stamps[host], middle_ns)
         if not len(bounds.t_s):
@@ -80,7 +87,7 @@ def align(run: Run) -> Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Stamps:
+class HostStamps:
     """Of one host, in order of call: the last enter and the first exit of every symmetric collective it was in."""
 
     call_C: I64
@@ -88,7 +95,7 @@ class _Stamps:
     exit_ns_C: I64
 
 
-def _host_stamps(run: Run) -> dict[str, _Stamps]:
+def _host_stamps(run: Run) -> dict[str, HostStamps]:
     """The stamps of every host."""
     rows = symmetric_stamps(run)
     hosts = sorted({records.host for records in run.ranks.values()})
@@ -104,7 +111,7 @@ def _host_stamps(run: Run) -> dict[str, _Stamps]:
     call_C = call_N[first]
     bounds = np.searchsorted(host_N[first], np.arange(len(hosts) + 1)).tolist()
     return {
-        host: _Stamps(
+        host: HostStamps(
             call_C=call_C[bounds[at] : bounds[at + 1]],
             enter_ns_C=enter_ns[bounds[at] : bounds[at + 1]],
             exit_ns_C=exit_ns[bounds[at] : bounds[at + 1]],
@@ -113,7 +120,18 @@ def _host_stamps(run: Run) -> dict[str, _Stamps]:
     }
 
 
-def _bounds(ours: _Stamps, theirs: _Stamps, middle_ns: int) -> _Bounds:
+def clock_difference(ours: HostStamps, theirs: HostStamps, middle_ns: int) -> ClockDifference | None:
+    """The other host's clock minus ours, about ``middle_ns``; None where no steady difference obeys every collective.
+
+    Raises ``ValueError`` where the two share no collective.
+    """
+    bounds = _bounds(ours, theirs, middle_ns)
+    if not len(bounds.t_s):
+        raise ValueError("hosts that share no collective: their clocks cannot be related")
+    return _difference(bounds)
+
+
+def _bounds(ours: HostStamps, theirs: HostStamps, middle_ns: int) -> _Bounds:
     _, at_0, at_h = np.intersect1d(ours.call_C, theirs.call_C, assume_unique=True, return_indices=True)
     enter_0, exit_0 = ours.enter_ns_C[at_0], ours.exit_ns_C[at_0]
     enter_h, exit_h = theirs.enter_ns_C[at_h], theirs.exit_ns_C[at_h]
@@ -125,7 +143,7 @@ def _bounds(ours: _Stamps, theirs: _Stamps, middle_ns: int) -> _Bounds:
     )
 
 
-def _difference(bounds: _Bounds) -> _Difference | None:
+def _difference(bounds: _Bounds) -> ClockDifference | None:
     """The exits' Theil-Sen line where it obeys all bounds, else the middle of what obeys them; None if nothing does."""
     allowed = _allowed(_tightest(bounds))
     if allowed is None:
@@ -137,7 +155,7 @@ def _difference(bounds: _Bounds) -> _Difference | None:
     if not ((low_ns <= line_ns) & (line_ns <= high_ns)).all():
         offset_ns, drift_ns_s = allowed.middle()
     epsilon_ns = float((high_ns - low_ns).max()) / 2
-    return _Difference(offset_ns=offset_ns, drift_ns_s=drift_ns_s, epsilon_ns=epsilon_ns)
+    return ClockDifference(offset_ns=offset_ns, drift_ns_s=drift_ns_s, epsilon_ns=epsilon_ns)
 
 
 def _tightest(bounds: _Bounds) -> _Bounds:
@@ -242,15 +260,13 @@ def _exit_line(bounds: _Bounds) -> tuple[float, float]:
     return middle_ns + float(line.intercept), float(line.slope)
 
 
-def _mapped(records: RankRecords, difference: _Difference | None, middle_ns: int) -> RankRecords:
+def _mapped(records: RankRecords, difference: ClockDifference | None, middle_ns: int) -> RankRecords:
     """Equal stamps stay equal and none overtakes another, because the drift is far below 1."""
     if difference is None:
         return records
 
     def onto_reference(time_ns: I64) -> I64:
-        t_s = (time_ns - middle_ns) / _NS_PER_S
-        away_ns = np.rint(difference.drift_ns_s * t_s + (difference.offset_ns % 1)).astype(np.int64)
-        return time_ns - away_ns - math.floor(difference.offset_ns)
+        return difference.onto_reference(time_ns, middle_ns)
 
     steps, calls = records.steps, records.collectives
     return replace(

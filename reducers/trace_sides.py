@@ -11,7 +11,7 @@ from statistics import fmean, median
 
 from narrows.reducers.snapshots import MOST_COLLECTIVES, ArrivalTable, GroupService, TypicalStep
 from narrows.reducers.traces.errors import TraceError
-from narrows.reducers.traces.ranks import AcrossRanks, across_ranks
+from narrows.reducers.traces.ranks import AcrossRanks, across_ranks, communication_parts
 from narrows.reducers.traces.reduced import Accounts, Gaps, Label, Reduced
 
 NS_PER_MS = 1e6
@@ -35,7 +35,7 @@ class RankStep:
     @property
     def local_ms(self) -> float:
         """All of the step but exposed communication."""
-        return self.step_ms - self.accounts_ms["transfer"] - self.accounts_ms["skew"]
+        return self.step_ms - sum(self.accounts_ms[name] for name in ("transfer", "skew", "pipeline"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,12 +148,12 @@ def side_of(traces: list[Reduced], name: str) -> Side:
     if not all(trace.steps for trace in traces):
         limits.append("a trace without step marks: its whole span is taken for one step")
     ordered = sorted(traces, key=lambda trace: trace.rank or 0)
-    waits = across.wait_ns if across is not None and split else {}
-    steps = tuple(_rank_step(trace, waits.get(trace.rank or 0, 0), name) for trace in ordered)
+    known = across if split else None
+    steps = tuple(_rank_step(trace, known, name) for trace in ordered)
     return Side(steps=steps, across=across, limits=tuple(limits))
 
 
-def _rank_step(trace: Reduced, wait_ns: int, name: str) -> RankStep:
+def _rank_step(trace: Reduced, across: AcrossRanks | None, name: str) -> RankStep:
     device = max(trace.devices, key=lambda one: trace.devices[one].busy_ns) if trace.devices else None
     if device is None and trace.host is None:
         raise TraceError(f"{name}: the trace of rank {trace.rank} holds no work of a device and no collective")
@@ -163,10 +163,10 @@ def _rank_step(trace: Reduced, wait_ns: int, name: str) -> RankStep:
     count, step_ms = len(windows), fmean(windows) / NS_PER_MS
     sums = _sums(trace, device, count)
     communication = sums["communication"]
-    share = min(1.0, wait_ns / NS_PER_MS / count / communication) if communication else 0.0
     exposed = sums["exposed_communication"]
-    known = {"compute": sums["compute"], "transfer": exposed * (1 - share), "skew": exposed * share,
-             "copy": sums["exposed_copy"]}  # fmt: skip
+    waits = _waiting(trace, across, communication * NS_PER_MS * count)
+    known = {"compute": sums["compute"], "transfer": exposed * (1 - sum(waits.values())), "copy": sums["exposed_copy"]}
+    known |= {account: exposed * share for account, share in waits.items()}
     known |= _idle(step_ms - sum(known.values()), trace.gaps.get(device) if device is not None else None)
     return RankStep(
         rank=trace.rank or 0,
@@ -177,6 +177,15 @@ def _rank_step(trace: Reduced, wait_ns: int, name: str) -> RankStep:
         hidden_ms=max(0.0, communication - exposed),
         trace=trace,
     )
+
+
+def _waiting(trace: Reduced, across: AcrossRanks | None, communication_ns: float) -> dict[str, float]:
+    """The shares of a rank's communication in which it waited: for the last to arrive, and for its neighbour."""
+    parts = communication_parts(across, trace.rank or 0) if across is not None else {"skew": 0, "pipeline": 0}
+    waits = {account: parts[account] for account in ("skew", "pipeline")}
+    # Calls that lie beside each other may wait at once: together no longer than the communication.
+    whole = max(communication_ns, float(sum(waits.values())))
+    return {account: ns / whole if whole else 0.0 for account, ns in waits.items()}
 
 
 def _host_span(trace: Reduced) -> int:

@@ -63,6 +63,8 @@ def covered_before(cover: Union, times: Ints) -> Ints:
 
 def covered_within(cover: Union, starts: Ints, ends: Ints) -> Ints:
     """Nanoseconds of ``cover`` inside each interval."""
+    if not len(cover.starts) or not len(starts):
+        return np.zeros(len(starts), np.int64)
     return covered_before(cover, ends) - covered_before(cover, starts)
 
 

@@ -49,6 +49,7 @@ def reduce_trace(trace: Trace, *, limits: Thresholds = BT_1) -> Reduced:
     whole = {name: accounts(events, events.on(number)) for name, number in trace.table.devices.items()}
     devices = {name: entry for name, entry in whole.items() if entry is not None}
     parts = {name: gaps(events, links, trace.table.devices[name], waits) for name in devices}
+    steps = _steps(trace, events, links)
     calls = device_collectives(trace, events, links) + host_collectives(trace, links)
     info = trace.metadata.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
@@ -61,7 +62,7 @@ def reduce_trace(trace: Trace, *, limits: Thresholds = BT_1) -> Reduced:
         backend=_text(info.get("backend")),
         clock="trace_ns" if trace.base_ns is None else "unix_ns",
         devices=devices,
-        steps=_steps(trace, events, links),
+        steps=steps,
         outside=_outside(trace, events, links),
         gaps={name: part.total for name, part in parts.items()},
         collectives=calls,
@@ -75,7 +76,7 @@ def reduce_trace(trace: Trace, *, limits: Thresholds = BT_1) -> Reduced:
             for name, peak in sorted(trace.table.memory.items())
         },
         host=_host(trace, links, calls) if not devices else None,
-        label=_label(trace, events, links, parts, limits),
+        label=_label(trace, events, links, parts, devices, steps, limits),
         quality=_damage(trace, events, links),
     )
 
@@ -154,9 +155,19 @@ def _host(trace: Trace, links: Links, calls: list[Collective]) -> Host | None:
     return Host(span_ns=last - first, communication_ns=covered, num_collectives=len(calls))
 
 
-def _label(trace: Trace, events: Timeline, links: Links, parts: dict[str, GapSums], limits: Thresholds) -> Label | None:
+def _label(
+    trace: Trace,
+    events: Timeline,
+    links: Links,
+    parts: dict[str, GapSums],
+    devices: dict[str, Accounts],
+    steps: list[Step],
+    limits: Thresholds,
+) -> Label | None:
     device = busiest_device(trace, events)
-    sums = step_sums(trace, events, links, device, parts[device]) if device is not None else None
+    if device is None:
+        return None
+    sums = step_sums(trace, events, links, device, parts[device], devices[device], steps)
     return label_steps(sums, has_input_spans=bool(trace.table.inputs), limits=limits) if sums else None
 
 

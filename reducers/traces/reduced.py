@@ -86,12 +86,39 @@ class Kernel(Struct, frozen=True, kw_only=True):
     total_ns: int
 
 
-class Memory(Struct, frozen=True, kw_only=True):
-    """The most that an allocator held inside the trace."""
+class MemoryByCategory(Struct, frozen=True, kw_only=True):
+    """A memory timeline of PyTorch. ``at_peak_bytes`` adds up to ``peak_bytes``, as does the growth."""
 
-    peak_allocated_bytes: int
-    peak_reserved_bytes: int
-    num_events: int
+    peak_bytes: int
+    peak_ns: int | None  # since 1970; null where the peak was there from the start
+    at_peak_bytes: dict[str, int]
+    growth_bytes: int  # what the window allocated and did not free
+    growth_by_category: dict[str, int]
+
+
+class AllocatorState(Struct, frozen=True, kw_only=True):
+    """A snapshot of the caching allocator, at the time at which it was written."""
+
+    reserved_bytes: int  # taken from the driver
+    allocated_bytes: int  # in tensors
+    inactive_bytes: int  # free, in the cache
+    fragmented_bytes: int  # of these, in segments of which a part is used
+    largest_free_bytes: int  # the largest allocation that needs no new segment
+    retries_at_most: int  # times that cached segments went back right before a new one was taken
+    num_out_of_memory: int
+
+
+class Memory(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The most that an allocator held inside the trace; 0 of 0 events where the trace did not record it.
+
+    ``by_category`` and ``snapshot`` are of files beside the trace, where there are any.
+    """
+
+    peak_allocated_bytes: int = msgspec.field(default_factory=int)
+    peak_reserved_bytes: int = msgspec.field(default_factory=int)
+    num_events: int = msgspec.field(default_factory=int)
+    by_category: MemoryByCategory | None = None
+    snapshot: AllocatorState | None = None
 
 
 class Label(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -145,6 +172,7 @@ class Reduced(Struct, frozen=True, kw_only=True, omit_defaults=True):
     collectives: list[Collective]
     top_kernels: list[Kernel]
     memory: dict[str, Memory]
+    memory_files: dict[str, str] = {}  # files beside the trace, by name: what each is, or why it was not read
     host: Host | None
     label: Label | None
     quality: Damage

@@ -6,12 +6,12 @@ from dataclasses import fields
 
 import numpy as np
 
-from narrows.reducers.traces.accounts import GapSums, Timeline, accounts
+from narrows.reducers.traces.accounts import GapSums, Timeline
 from narrows.reducers.traces.kinds import Work
 from narrows.reducers.traces.labels import SHORT_KERNEL_NS, StepSums
 from narrows.reducers.traces.linking import Links
 from narrows.reducers.traces.reader import Trace
-from narrows.reducers.traces.reduced import Gaps, Reduced
+from narrows.reducers.traces.reduced import Accounts, Gaps, Reduced, Step
 from narrows.reducers.traces.table import Ints
 
 
@@ -22,17 +22,23 @@ def busiest_device(trace: Trace, events: Timeline) -> str | None:
     return max(counts, key=lambda name: counts[name]) if counts else None
 
 
-def step_sums(trace: Trace, events: Timeline, links: Links, device: str, idle: GapSums) -> StepSums | None:
-    """A row for each step in which the device worked; one row for the whole when the trace has no steps."""
+def step_sums(
+    trace: Trace, events: Timeline, links: Links, device: str, idle: GapSums, whole: Accounts, steps: list[Step]
+) -> StepSums | None:
+    """A row for each step in which the device worked; one row for the whole when the trace has no steps.
+
+    ``whole`` are the device's accounts; ``steps`` are those of ``links``, in their order.
+    """
     number = trace.table.devices[device]
-    parts: list[tuple[int, Ints, Gaps]] = [(0, events.on(number), idle.total)]
-    if links.steps:
-        placed = ((links.rows(place), span) for place, (_, span) in enumerate(links.steps))
-        parts = [
-            (span.end_ns - span.start_ns, rows[events.columns.device[rows] == number], idle.steps[place])
-            for place, (rows, span) in enumerate(placed)
-        ]
-    table = [_row(events, rows, window, waiting) for window, rows, waiting in parts if len(rows)]
+    if steps:
+        table = []
+        for place, step in enumerate(steps):
+            if (entry := step.devices.get(device)) is not None:
+                rows = links.rows(place)
+                rows = rows[events.columns.device[rows] == number]
+                table.append(_row(events, rows, step.host_ns, entry, idle.steps[place]))
+    else:
+        table = [_row(events, events.on(number), whole.span_ns, whole, idle.total)]
     if not table:
         return None
     return StepSums(
@@ -40,9 +46,7 @@ def step_sums(trace: Trace, events: Timeline, links: Links, device: str, idle: G
     )
 
 
-def _row(events: Timeline, rows: Ints, window_ns: int, idle: Gaps) -> dict[str, int]:
-    entry = accounts(events, rows)
-    assert entry is not None, "only steps with events come here"
+def _row(events: Timeline, rows: Ints, window_ns: int, entry: Accounts, idle: Gaps) -> dict[str, int]:
     kernels = rows[events.columns.work[rows] != Work.COPY]
     whole = window_ns or entry.span_ns
     return {

@@ -28,6 +28,7 @@ from narrows.reducers.traces.times import ns_from_digits, ns_from_us
 Ints = npt.NDArray[Any]  # integers: times and correlations of 64 bits, indices of fewer
 LONGEST_NS = 7 * 86_400 * 10**9  # CUPTI has reported durations of 236 years
 NO_CORRELATION = -1
+_LARGEST = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +88,16 @@ class Table:
     collectives: dict[int, Args] = field(default_factory=dict)
     dropped: Counter[str] = field(default_factory=Counter)
     num_device_events: int = 0
+    # Work of one category, name, device and stream is one kind: a number an event, looked up once. Of a kind are kept,
+    # flat, its device, stream, name and work.
+    _kind_ids: dict[tuple[str, str, bool, Loose, Loose], int] = field(default_factory=dict)
+    _kinds: array[int] = field(default_factory=lambda: array("q"))
     _name_ids: dict[tuple[str, str, bool], tuple[int, int]] = field(default_factory=dict)
-    _rows: list[tuple[int, int, int, int, int]] = field(default_factory=list)
-    _times: list[tuple[float, float]] = field(default_factory=list)
+    # Work that waits for its times to become nanoseconds, a list each.
+    _kind: list[int] = field(default_factory=list)
+    _correlation: list[int] = field(default_factory=list)
+    _ts_us: list[float] = field(default_factory=list)
+    _dur_us: list[float] = field(default_factory=list)
     _columns: dict[str, array[int]] = field(
         default_factory=lambda: {name: array(kind) for name, kind in _KINDS.items()}
     )
@@ -122,55 +130,68 @@ class Table:
 
     def _add_device_work(self, event: AnyEvent) -> None:
         args = event.args or NO_ARGS
-        key = (event.cat or "", event.name, args.collective is not None)
-        known = self._name_ids.get(key)
-        if known is None:
-            work = work_of(key[0], event.name, args.collective)
-            assert work is not None, "only device work comes here"
-            known = self._name_ids[key] = (len(self.names), int(work))
-            self.names.append(event.name)
-        name, work_id = known
-        device = str(event.pid if args.device is None else args.device)
-        stream = str(event.tid if args.stream is None else args.stream)
-        correlation = whole_number(args.correlation)
-        row = (
-            self.devices[device],
-            self.streams[f"{device}/{stream}"],
-            name,
-            work_id,
-            NO_CORRELATION if correlation is None else correlation,
-        )
+        device = event.pid if args.device is None else args.device
+        stream = event.tid if args.stream is None else args.stream
+        key = (event.cat or "", event.name, args.collective is not None, device, stream)
+        kind = self._kind_ids.get(key)
+        if kind is None:
+            kind = self._add_kind(key, args.collective)
+        correlation = args.correlation
+        if type(correlation) is not int or not 0 <= correlation < _LARGEST:
+            number = whole_number(correlation)
+            correlation = NO_CORRELATION if number is None else number
         if isinstance(event, DigitEvent) or event.ts is None or event.dur is None:
-            times = times_ns(event)
-            if times is None:
-                self.dropped["duration"] += 1
-                return
-            self._flush()
-            if work_id == Work.COMMUNICATION:
-                self.collectives[self.num_device_events] = args
-            self._store(np.array([[times[0], times[1] - times[0], *row]], np.int64))
+            self._add_exact(event, args, kind, correlation)
             return
-        self._times.append((event.ts, event.dur))
-        self._rows.append(row)
-        if work_id == Work.COMMUNICATION:
-            self.collectives[self.num_device_events + len(self._rows) - 1] = args
+        if self._kinds[4 * kind + 3] == Work.COMMUNICATION:
+            self.collectives[self.num_device_events + len(self._kind)] = args
+        self._kind.append(kind)
+        self._correlation.append(correlation)
+        self._ts_us.append(event.ts)
+        self._dur_us.append(event.dur)
+
+    def _add_kind(self, key: tuple[str, str, bool, Loose, Loose], collective: str | None) -> int:
+        """The number of a kind of work that was not seen before."""
+        category, name, named, device, stream = key
+        known = self._name_ids.get((category, name, named))
+        if known is None:
+            work = work_of(category, name, collective)
+            assert work is not None, "only device work comes here"
+            known = self._name_ids[category, name, named] = (len(self.names), int(work))
+            self.names.append(name)
+        self._kind_ids[key] = number = len(self._kind_ids)
+        self._kinds.extend((self.devices[str(device)], self.streams[f"{device}/{stream}"], *known))
+        return number
+
+    def _add_exact(self, event: AnyEvent, args: Args, kind: int, correlation: int) -> None:
+        """Keep work whose times cannot wait: they are digits, or one is missing."""
+        times = times_ns(event)
+        if times is None:
+            self.dropped["duration"] += 1
+            return
+        self._flush()
+        row = self._kinds[4 * kind : 4 * kind + 4]
+        if row[3] == Work.COMMUNICATION:
+            self.collectives[self.num_device_events] = args
+        self._store(np.array([[times[0], times[1] - times[0], *row, correlation]], np.int64))
 
     def _flush(self) -> None:
         """Turn the waiting rows' times into nanoseconds, all at once; leave out impossible durations."""
-        if not self._rows:
+        if not self._kind:
             return
-        times = np.array(self._times, np.float64)
-        sane = np.isfinite(times).all(axis=1) & (np.abs(times) < 9e15).all(axis=1)
-        sane &= (times[:, 1] >= 0) & (times[:, 1] <= LONGEST_NS / 1000)
-        times[~sane] = 0
-        block = np.column_stack((ns_from_us(times[:, 0]), ns_from_us(times[:, 1]), np.array(self._rows, np.int64)))
+        times = np.array((self._ts_us, self._dur_us), np.float64)
+        sane = np.isfinite(times).all(axis=0) & (np.abs(times) < 9e15).all(axis=0)
+        sane &= (times[1] >= 0) & (times[1] <= LONGEST_NS / 1000)
+        times[:, ~sane] = 0
+        start, dur = ns_from_us(times[0]), ns_from_us(times[1])
+        block = np.column_stack((start, dur, _viewed(self._kinds).reshape(-1, 4)[self._kind], self._correlation))
         if not sane.all():
             self.dropped["duration"] += int((~sane).sum())
             block = block[sane]
             self._renumber(sane)
         self._store(block)
-        self._rows.clear()
-        self._times.clear()
+        for waiting in (self._kind, self._correlation, self._ts_us, self._dur_us):
+            waiting.clear()
 
     def _renumber(self, sane: npt.NDArray[np.bool_]) -> None:
         """Collectives are known by their row; rows before them went."""
@@ -260,7 +281,7 @@ def whole_number(value: Loose) -> int | None:
         number = int(value) if value is not None else None
     except (ValueError, OverflowError):
         return None
-    return number if number is not None and abs(number) < 1 << 62 else None
+    return number if number is not None and abs(number) < _LARGEST else None
 
 
 def times_ns(event: AnyEvent, *, needs_duration: bool = True) -> tuple[int, int] | None:
@@ -271,7 +292,7 @@ def times_ns(event: AnyEvent, *, needs_duration: bool = True) -> tuple[int, int]
         start, dur = _ns(event.ts), _ns(event.dur)
     if not needs_duration and dur is None:
         dur = 0
-    if start is None or dur is None or not 0 <= dur <= LONGEST_NS or abs(start) > 1 << 62:
+    if start is None or dur is None or not 0 <= dur <= LONGEST_NS or abs(start) > _LARGEST:
         return None
     return start, start + dur
 

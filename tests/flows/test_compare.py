@@ -203,7 +203,7 @@ def test_a_topology_that_is_given_calls_the_slow_ranks_by_their_switch(
     assert compare(*both, as_json=True, topology=topology) == 0
     assert json.loads(capsys.readouterr().out)["culprit"] == {"kind": "switch", "members": ["leaf2"]}
     log = write_log(tmp_path / "a.log", 10)
-    with pytest.raises(RunDirectoryError, match="--topology .* is for run directories"):
+    with pytest.raises(RunDirectoryError, match=r"--topology .* is for run directories"):
         compare(log, log, topology=topology)
 
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,6 +79,19 @@ def test_a_users_thresholds_reach_the_label(tmp_path: Path, capsys: pytest.Captu
     limits.write_text("- 1\n")
     with pytest.raises(TraceError, match="mapping"):
         reduce_traces(rank_files(tmp_path, 1), None, True, 1, thresholds=limits)
+
+
+def test_one_trace_is_reduced_without_pandas_scipy_and_yaml(tmp_path: Path) -> None:
+    (trace,) = rank_files(tmp_path, 1)
+    program = (
+        "import sys; from narrows.flows.cli import main\n"
+        "try: main(['reduce', sys.argv[1]])\n"
+        "except SystemExit: pass\n"
+        "print('loaded', sorted({'prefect', 'torch', 'pandas', 'scipy', 'yaml'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, trace], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "loaded []"
+    assert len(done.stdout.splitlines()) > 2  # the table was printed
 
 
 def test_an_empty_folder_is_an_error_that_names_it(tmp_path: Path) -> None:
