@@ -175,6 +175,9 @@ def compare(
     gate: Annotated[
         float | None, Parameter(help="Exit 4 when the step got slower by more than so many percent.")
     ] = None,
+    topology: Annotated[
+        Path | None, Parameter(help="Where hosts and ranks sit: JSON, Slurm's topology.conf, or an NCCL topology.")
+    ] = None,
     json_: Json = False,
 ) -> int:
     """Compare two runs without launching anything: where the time went, on which ranks, and what to try next.
@@ -185,8 +188,9 @@ def compare(
     from narrows.flows.compare_command import compare as run_comparison
 
     return run_comparison(
-        healthy, regressed, markdown=markdown, as_json=json_, html=html, case_out=case, statistic=statistic, gate=gate
-    )
+        healthy, regressed, markdown=markdown, as_json=json_, html=html, case_out=case, statistic=statistic, gate=gate,
+        topology=topology,
+    )  # fmt: skip
 
 
 @app.command(group=_RECORD)
@@ -373,6 +377,58 @@ def revalidate(
         return commands.serve(claims=folder, state=state, cron=cron, within_s=within, settle_s=settle)
     return commands.revalidate(
         names, claims=folder, hosts=hosts, state=state, run=run_, every=every, yes=yes, no_ui=no_ui, as_json=json_
+    )
+
+
+@app.command(name="canary-rollout", group=_SERVE)
+def canary_rollout(
+    *,
+    upgraded: Annotated[str, Parameter(help="The upgraded hosts, such as node[01-04] or n1,n2.")],
+    control: Annotated[str, Parameter(help="Hosts that were not upgraded, at least as many.")],
+    case: Annotated[Path | None, Parameter(help="A case file whose work is played; default the built-in step.")] = None,
+    before: Annotated[
+        bool, Parameter(negative="", help="Nothing is upgraded yet: measure the baseline of these two sets.")
+    ] = False,
+    baseline: Annotated[
+        list[Path] | None,
+        Parameter(
+            help="What the sets measured before: a roll-out's folder, or run directories of both. Default the newest "
+            "--before of the same sets in the workspace.",
+            consume_multiple=True,
+        ),
+    ] = None,
+    margin: Annotated[
+        float | None, Parameter(help="Percent of the control's step that the upgrade may cost; default 1.")
+    ] = None,
+    max_pairs: Annotated[int | None, Parameter(help="Pairs at the last look; default 12.")] = None,
+    steps: Annotated[int | None, Parameter(help="Steps of one turn of a set, washout included.")] = None,
+    ranks_per_node: Annotated[int | None, Parameter(help="Ranks on each host; default one for each GPU here.")] = None,
+    device: Annotated[str | None, Parameter(help="cuda, cpu or emulated; default cuda where there are GPUs.")] = None,
+    step_ms: Annotated[float | None, Parameter(help="Roughly how long a step takes, for cost and time limits.")] = None,
+    workspace: Annotated[
+        Path | None, Parameter(help="Folder that keeps rollouts/; default the case file's, or this one.")
+    ] = None,
+    state: Annotated[
+        Path | None, Parameter(help="Where `narrows watch` keeps fingerprints; default NARROWS_HOSTS.")
+    ] = None,
+    yes: Annotated[bool, Parameter(negative="", help="Approve every launch beforehand.")] = False,
+    no_ui: NoUi = False,
+    json_: Json = False,
+) -> int:
+    """Judge an upgrade on its first hosts, against hosts that were not upgraded yet.
+
+    Both sets take turns at the same work, and the rule is that of an investigation. A baseline from before the upgrade
+    tells slower hosts from a slower upgrade. Exit code 0: admitted; 4: regressed; 3: undecided.
+    """
+    from narrows.flows.canary_rollout_command import canary_rollout as run_canary
+    from narrows.flows.canary_rollout_sets import Wanted
+
+    wanted = Wanted(
+        upgraded=upgraded, control=control, case=case, before=before, margin_percent=margin, max_pairs=max_pairs,
+        steps=steps, ranks_per_node=ranks_per_node, device=device, step_ms=step_ms,
+    )  # fmt: skip
+    return run_canary(
+        wanted, baseline=baseline or [], workspace=workspace, state=state, yes=yes, no_ui=no_ui, as_json=json_
     )
 
 

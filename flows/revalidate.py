@@ -18,7 +18,7 @@ from prefect.states import Cancelled, Completed, Failed
 
 from narrows.flows.approval import Answer, ApprovalRequest
 from narrows.flows.approval import ask as ask_person
-from narrows.flows.board import label_run, page_key, show_page, tag_run, verdict_tag
+from narrows.flows.board import existing_pages, label_run, page_key, show_page, tag_run, verdict_tag
 from narrows.flows.cancelling import CancelledRunError, CancelWatch
 from narrows.flows.claims_store import ClaimStore, store_at
 from narrows.flows.client_settings import without_heartbeat
@@ -220,9 +220,15 @@ def run_claim(name: str) -> State[Any]:
 
 
 def _links(found: Revalidated) -> str:
-    """Where the page of the case is, if it was investigated on this server."""
-    board, report = page_key("board", found.case), page_key("postmortem", found.case)
-    return f"\n[board of the case](/artifacts/key/{board}), [its postmortem](/artifacts/key/{report})\n"
+    """The pages of the case that this server has, and the revalidations' own; a case from elsewhere has none."""
+    pages = {
+        "board of the case": page_key("board", found.case),
+        "its postmortem": page_key("postmortem", found.case),
+        "all revalidations": "revalidation",
+    }
+    there = existing_pages(list(pages.values()))
+    shown = [f"[{words}](/artifacts/key/{key})" for words, key in pages.items() if key in there]
+    return "\n" + ", ".join(shown) + "\n" if shown else ""
 
 
 def _emit(found: Revalidated) -> None:

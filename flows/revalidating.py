@@ -90,7 +90,7 @@ def open_revalidation(store: ClaimStore, one: Due, **given: Any) -> Session:
         "healthy_step_ms": one.claim.reproducer.expected_step_s * 1e3,
         "run_s": one.claim.reproducer.run_s,
     }
-    directory = _unfinished(store, opened) or _new_folder(store, one.claim.name)
+    directory = _unfinished(store, opened) or dated_folder(store.workspace / FOLDER, one.claim.name)
     docket = Docket.open(directory / "docket.jsonl")
     session = Session(case=one.claim.as_case(), directory=directory, docket=docket, **given)
     if len(docket) == 0:
@@ -104,9 +104,10 @@ def open_revalidation(store: ClaimStore, one: Due, **given: Any) -> Session:
     return session
 
 
-def _new_folder(store: ClaimStore, name: str) -> Path:
+def dated_folder(parent: Path, name: str) -> Path:
+    """A folder ``NAME-DATE-TIME`` in ``parent`` that is not there yet."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    base, number = store.workspace / FOLDER / f"{name}-{stamp}", 1
+    base, number = parent / f"{name}-{stamp}", 1
     while (folder := base if number == 1 else base.with_name(f"{base.name}-{number}")).exists():
         number += 1
     return folder

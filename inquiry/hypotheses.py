@@ -61,6 +61,7 @@ class Test(StrEnum):
     UNCHANGED = "unchanged"
     CLOSING = "closing"
     RANGE = "range"
+    ROLLOUT = "rollout"
 
 
 class Basis(StrEnum):

@@ -14,10 +14,11 @@ from narrows.flows.claims_store import ClaimStore
 from narrows.flows.fingerprint import keep
 from narrows.flows.launching import Handle, LaunchPlan, LineSink
 from narrows.flows.local_launcher import LocalLauncher
-from narrows.flows.revalidating import Due, conclude, find_due, open_revalidation, revalidate_one
+from narrows.flows.revalidating import Due, Revalidated, conclude, find_due, open_revalidation, revalidate_one
 from narrows.flows.revalidating_command import exit_code
 from narrows.flows.revalidating_nodes import nodes_of
 from narrows.flows.revalidating_report import keep_report, load_settings, rows_of, tell
+from narrows.flows.server import ServerHandle
 from narrows.inquiry.claim import Claim, Outcome
 from narrows.inquiry.docket import Docket, Kind
 from narrows.inquiry.errors import CaseError, LaunchError
@@ -138,3 +139,24 @@ def test_settings_are_checked_and_a_message_that_is_lost_fails_nothing(store: Cl
     with pytest.raises(CaseError, match=r"url: is 'ftp://somewhere'; expected an http"):
         load_settings(store)
     assert store.names() == ("padding",), "the settings are no claim"
+
+
+@pytest.mark.prefect
+def test_the_page_of_a_claim_links_the_pages_of_its_case_that_the_server_has(narrows_server: ServerHandle) -> None:
+    from prefect import flow
+
+    from narrows.flows.board import show_page
+    from narrows.flows.revalidate import _links
+
+    @flow
+    def investigated() -> None:
+        show_page("board-linked-case", "a board", "a board")
+
+    investigated()
+    found = Revalidated(
+        claim="padding", case="linked-case", outcome=Outcome.HOLDS, sentence="", reasons=(), found_ms=None,
+        interval_ms=None, accepted_ms=(1.0, 2.0), gain_ms=None, folder="", device_hours=0.0,
+    )  # fmt: skip
+    assert "[board of the case](/artifacts/key/board-linked-case)" in _links(found)
+    assert "postmortem" not in _links(found)
+    assert "board" not in _links(replace(found, case="a-case-from-elsewhere"))

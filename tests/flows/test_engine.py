@@ -509,7 +509,7 @@ def test_until_stops_before_the_next_rung(case_file: Path, machines: ModelLaunch
 def test_every_test_that_a_hypothesis_can_name_has_a_judge() -> None:
     from narrows.inquiry.hypotheses import Test
 
-    elsewhere = {Test.NUMERATOR, Test.ACCOUNT, Test.RANGE}  # on given runs, and on claims
+    elsewhere = {Test.NUMERATOR, Test.ACCOUNT, Test.RANGE, Test.ROLLOUT}  # on given runs, claims, and roll-outs
     assert set(judging._TESTS) == set(Test) - elsewhere
 
 

@@ -11,20 +11,26 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from base64 import b64encode
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from narrows.flows.doctor_checks import State
 from narrows.flows.doctor_server import server as look_at
+from narrows.flows.fingerprint import keep
 from narrows.flows.local_launcher import free_port
 from narrows.flows.server import health
+from narrows.flows.watch import EVENT, look
 
 PAGE = Path(__file__).parents[2] / "docs" / "team-server.md"
 PASSWORD = "only-for-this-test"
+AUTH = f"narrows:{PASSWORD}"
 POSTGRES = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin"))), None)
 
 pytestmark = [
@@ -189,10 +195,9 @@ def test_without_the_password_nothing_can_be_read_or_started(team_server: TeamSe
 def test_with_the_password_it_answers_and_the_doctor_finds_nothing_open(
     team_server: TeamServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    auth = f"narrows:{PASSWORD}"
-    assert _status(team_server.url + "/admin/version", auth=auth) == 200
+    assert _status(team_server.url + "/admin/version", auth=AUTH) == 200
     monkeypatch.setenv("PREFECT_API_URL", team_server.url)
-    monkeypatch.setenv("PREFECT_API_AUTH_STRING", auth)
+    monkeypatch.setenv("PREFECT_API_AUTH_STRING", AUTH)
     checks = list(look_at(tmp_path))
     words = " | ".join(check.text for check in checks)
     assert "asks for a password" in words
@@ -215,3 +220,68 @@ def test_an_investigation_runs_on_it(team_server: TeamServer, tmp_path: Path) ->
         [sys.executable, "-m", "prefect", "flow-run", "ls"], env=environment, capture_output=True, text=True, check=True
     )
     assert "No regression" in found.stdout or "investigate nothing" in found.stdout
+
+
+CLAIM = Path(__file__).parents[1] / "claims" / "padding.yaml"
+HOSTS, PATIENCE_S = 200, 240.0
+
+
+def _ask(team_server: TeamServer, path: str, body: object) -> Any:
+    """What the server answers to a post with the password and the token against forged posts."""
+    headers = {"Content-Type": "application/json", "Authorization": "Basic " + b64encode(AUTH.encode()).decode()}
+    client = str(uuid4())
+    with urllib.request.urlopen(
+        urllib.request.Request(f"{team_server.url}/csrf-token?client={client}", headers=headers), timeout=20
+    ) as answer:
+        headers |= {"Prefect-Csrf-Token": json.load(answer)["token"], "Prefect-Csrf-Client": client}
+    request = urllib.request.Request(f"{team_server.url}/{path}", json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
+
+
+def _awaited(question: Callable[[], Any]) -> Any:
+    answers: list[Any] = []
+    _until(lambda: bool(answers.append(question()) or answers[-1]), PATIENCE_S)
+    return answers[-1]
+
+
+@pytest.mark.dist
+def test_hosts_with_a_new_driver_start_one_revalidation_on_it(
+    team_server: TeamServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims, hosts, facts = tmp_path / "claims", tmp_path / "hosts", tmp_path / "facts.json"
+    claims.mkdir()
+    (claims / CLAIM.name).write_text(CLAIM.read_text(encoding="utf-8"))
+    facts.write_text(json.dumps({"driver": "560.35.03"}))
+    own = {"PREFECT_HOME": str(tmp_path / "home"), "NARROWS_HOSTS": str(hosts), "NARROWS_HOST_FACTS": str(facts)}
+    monkeypatch.setenv("PREFECT_API_AUTH_STRING", AUTH)
+    monkeypatch.delenv("PREFECT_API_KEY", raising=False)
+    code = "from narrows.flows.cli import main; main()"
+    words = [sys.executable, "-c", code, "revalidate", "--serve", "--within", "300", "--settle", "2"]
+    with ExitStack() as stack:
+        _started(stack, words, tmp_path / "serve.log", env=team_server.environment | own, cwd=str(tmp_path))
+        named = {"deployments": {"name": {"any_": ["revalidate"]}}}
+        deployment = _awaited(lambda: _ask(team_server, "deployments/filter", named))[0]["id"]
+        _awaited(
+            lambda: [
+                one for one in _ask(team_server, "automations/filter", {}) if EVENT in one["trigger"].get("expect", [])
+            ]
+        )
+
+        def runs() -> list[dict[str, Any]]:
+            found = _ask(team_server, "flow_runs/filter", {"deployments": {"id": {"any_": [deployment]}}})
+            return [run for run in found if "auto-scheduled" not in run["tags"]]
+
+        old, new = {"host.driver": "550.54.15"}, {"host.driver": "560.35.03"}
+        names = ["n0", *(f"gpu-{number:03}" for number in range(1, HOSTS))]
+        for name in names:
+            keep(hosts, name, old, "big")
+        began = time.monotonic()
+        assert all(look(name, "big", hosts, new, team_server.url).accepted for name in names)
+        assert time.monotonic() - began < 60
+        _until(lambda: any(one["state_type"] == "COMPLETED" for one in runs()), PATIENCE_S)
+        (one,) = runs()
+    assert one["state_name"] == "Holds", one
+    assert {"claim:padding", "verdict:holds"} <= set(one["tags"])
+    told = _ask(team_server, "events/filter", {"filter": {"event": {"name": [EVENT]}}, "limit": 1})
+    assert told["total"] == HOSTS
