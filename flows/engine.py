@@ -96,7 +96,7 @@ def _launch(session: Session, step: Launch) -> None:
             "device_hours_planned": step.device_hours,
         },
     )
-    arms = f"{experiment.before.name} and {experiment.after.name}"
+    arms = " and ".join(arm.name for arm in experiment.arms)
     where = f"{experiment.world_size} ranks on {', '.join(experiment.placement.names)}"
     mode = experiment.mode.value.replace("_", " ")
     session.say(f"{step.rung.label}: {experiment.key}: {step.pairs} pairs of {arms}, {mode}, {where}")
@@ -128,10 +128,7 @@ def _run_jobs(session: Session, step: Launch, folder: Path) -> dict[str, list[Pa
 def _keep(session: Session, step: Launch, runs: dict[str, list[Path]], began_ns: int, device_hours: float) -> None:
     """Reduces a launch to its evidence file, seals it in the docket, and refreshes the experiment's merged file."""
     experiment = step.experiment
-    before, after = (
-        ArmRuns(name=arm.name, paths=tuple(runs[arm.name])) for arm in (experiment.before, experiment.after)
-    )
-    part = _reduce(session, step, (before, after))
+    part = _reduce(session, step, [ArmRuns(name=arm.name, paths=tuple(runs[arm.name])) for arm in experiment.arms])
     if not part["pairs"]:
         raise RunDirectoryError(f"{experiment.key}, launch {step.launch}: holds no pair; nothing can be compared")
     name = f"{experiment.key}-{step.launch}"
@@ -156,11 +153,15 @@ def _keep(session: Session, step: Launch, runs: dict[str, list[Path]], began_ns:
     )
 
 
-def _reduce(session: Session, step: Launch, arms: tuple[ArmRuns, ArmRuns]) -> dict[str, Any]:
+def _reduce(session: Session, step: Launch, arms: list[ArmRuns]) -> dict[str, Any]:
     experiment = step.experiment
     if experiment.sizes_bytes:
         return build_curves(
-            experiment.key, arms, mode=experiment.mode.value, root=session.directory, declared=experiment.differs
+            experiment.key,
+            (arms[0], arms[1]),
+            mode=experiment.mode.value,
+            root=session.directory,
+            declared=experiment.differs,
         )
     return build_evidence(
         experiment.key,

@@ -15,9 +15,9 @@ from narrows.flows.judging_scope import (
     can_grow,
     judge_one_scope,
     judge_sensitivity,
-    rule,
     why_missing,
 )
+from narrows.flows.judging_swap import judge_swap
 from narrows.flows.session import Session
 from narrows.inquiry.codec import plain
 from narrows.inquiry.design import REGRESSED
@@ -170,29 +170,6 @@ def _interval(values: list[float]) -> tuple[float, float] | None:
     return (found.lower, found.upper)
 
 
-def _swap(session: Session, one: Registration, evidence: dict[str, Any]) -> Found:
-    """Local times of a good (first) and a suspected (second) rank, with their own and with exchanged shards.
-
-    Holm's step-down over hardware and data: half of the error each, all of it once the other one is decided.
-    """
-    kind = one.hypothesis.mechanism
-    other = _contrast(evidence, "data" if kind == "hardware" else "hardware")
-    alpha = one.hypothesis.alpha / one.hypothesis.family
-    if other and rule(session, one.hypothesis, other, None, alpha).verdict is not Verdict.INCONCLUSIVE:
-        alpha = one.hypothesis.alpha
-    return against_prediction(session, one, _contrast(evidence, kind), None, alpha=alpha)
-
-
-def _contrast(evidence: dict[str, Any], kind: str) -> list[float]:
-    arms = [arm["units"] for arm in evidence["arms"].values()]
-    own, exchanged = ({unit["pair"]: unit["local_ms"] for unit in units} for units in arms)
-    pairs = sorted(set(own) & set(exchanged))
-    good, suspect = 0, 1
-    if kind == "hardware":
-        return [0.5 * (own[p][suspect] + exchanged[p][suspect] - own[p][good] - exchanged[p][good]) for p in pairs]
-    return [0.5 * (own[p][suspect] + exchanged[p][good] - exchanged[p][suspect] - own[p][good]) for p in pairs]
-
-
 def _curve(_session: Session, one: Registration, evidence: dict[str, Any]) -> Found:
     healthy, regressed = (arm["post_barrier_us"] for arm in evidence["arms"].values())
     if len(healthy) < SCREENING_PAIRS:
@@ -280,7 +257,7 @@ _TESTS: dict[Test, Callable[[Session, Registration, dict[str, Any]], Found]] = {
     Test.PERTURBATION: _perturbation,
     Test.UNCHANGED: _unchanged,
     Test.CLOSING: _closing,
-    Test.SWAP: _swap,
+    Test.SWAP: judge_swap,
     Test.CURVE: _curve,
     Test.SCALE_UP: _scale_up,
     Test.SOAK: _soak,

@@ -47,20 +47,20 @@ def _checked(session: Session, one: Registration, result: ScopeResult) -> Found:
     delay_ms = delay_of(hypothesis)
     control = state.hypothesis(f"sensitivity:{hypothesis.scope}")
     name = control.experiment if control else None
-    found = _conclusion(one, result)
+    found = conclusion(one, result)
     if control is None or name is None:
         return found
     judged = state.judgement(control.key)
     if judged is None or judged.verdict is Verdict.INCONCLUSIVE:
         why = f"sensitivity not checked: {judged.reason if judged else why_missing(state, name)}"
-        return _conclusion(one, result, verdict=Verdict.INCONCLUSIVE, reason=f"{result.reason}; {why}")
+        return conclusion(one, result, verdict=Verdict.INCONCLUSIVE, reason=f"{result.reason}; {why}")
     ds = session.evidence(name)["difference"]["step_ms"]
     checked = check_sensitivity(result, ds, delay_ms)
     numbers = {"sensitivity": {"hypothesis": state.ids[control.key], "delay_ms": delay_ms, "moved_ms": ds}}
     if checked.verdict is Verdict.REJECTED:
         said = format_ms(delay_ms)[0]
-        return _conclusion(one, checked, notes=f"; an injected delay of {said} ms was seen here", numbers=numbers)
-    return _conclusion(one, checked, numbers=numbers)
+        return conclusion(one, checked, notes=f"; an injected delay of {said} ms was seen here", numbers=numbers)
+    return conclusion(one, checked, numbers=numbers)
 
 
 def judge_sensitivity(_session: Session, one: Registration, evidence: dict[str, Any]) -> Found:
@@ -104,7 +104,7 @@ def against_prediction(
         return Found(
             hypothesis=one.id, reason=result.reason, wanted_pairs=wanted, pairs=len(ds), file=evidence_file(hypothesis)
         )
-    return _conclusion(one, result, notes=notes)
+    return conclusion(one, result, notes=notes)
 
 
 def rule(
@@ -122,7 +122,7 @@ def rule(
     )
 
 
-def _conclusion(
+def conclusion(
     one: Registration,
     result: ScopeResult,
     *,
@@ -131,6 +131,7 @@ def _conclusion(
     notes: str = "",
     numbers: dict[str, Any] | None = None,
 ) -> Found:
+    """The result as a verdict with its numbers, or with another verdict and reason in its place."""
     return Found(
         hypothesis=one.id,
         verdict=verdict or result.verdict,

@@ -15,7 +15,8 @@ from narrows.inquiry.codec import SCHEMA
 from narrows.inquiry.design import Arm, Experiment, Mode
 from narrows.inquiry.scopes import Placement
 from narrows.inquiry.workloads import BUILTIN
-from narrows.reducers.pairs import abba_order
+from narrows.reducers.crossover import williams
+from narrows.reducers.pairs import HEALTHY, abba_order
 
 SILENCE_S = 120.0
 START_LIMIT_S = 180.0
@@ -44,24 +45,21 @@ def jobs(
     if base is not None and experiment.program not in BUILTIN:
         experiment = replace(experiment, program=str(base / experiment.program))
     order = abba_order(first_pair + pairs, experiment.seed)[2 * first_pair :]
-    arms = [experiment.before if name == "healthy" else experiment.after for name in order]
+    rows = tuple(experiment.arms[at] for at in williams(len(experiment.arms)))
+    arms = [arm for first in order[::2] for arm in (rows if first == HEALTHY else rows[::-1])]
     if experiment.mode is not Mode.RESTART and experiment.program in BUILTIN:
         yield _inside(experiment, folder, arms, first_pair)
         return
     for number, arm in enumerate(arms):
-        yield _restart(experiment, folder / f"{number:02d}-{arm.name}", arm, first_pair + number // 2)
+        yield _restart(experiment, folder / f"{number:02d}-{arm.name}", arm, first_pair + number // len(rows))
 
 
 def _inside(experiment: Experiment, folder: Path, arms: list[Arm], first_pair: int) -> Job:
-    segments = [_segment(experiment, index, arm, first_pair + index // 2) for index, arm in enumerate(arms)]
-    plan = _plan_file(
-        experiment,
-        folder,
-        {experiment.before.name: experiment.before, experiment.after.name: experiment.after},
-        segments,
-    )
+    width = len(experiment.arms)
+    segments = [_segment(experiment, index, arm, first_pair + index // width) for index, arm in enumerate(arms)]
+    plan = _plan_file(experiment, folder, {arm.name: arm for arm in experiment.arms}, segments)
     seconds = sum(one["steps"] for one in segments) * experiment.expected_step_s
-    last = first_pair + len(arms) // 2
+    last = first_pair + len(arms) // width
     return Job(
         plan=_launch_plan(
             experiment,
@@ -71,7 +69,7 @@ def _inside(experiment: Experiment, folder: Path, arms: list[Arm], first_pair: i
             {},
             experiment.placement,
         ),
-        runs={arm.name: folder / arm.name for arm in (experiment.before, experiment.after)},
+        runs={arm.name: folder / arm.name for arm in experiment.arms},
         pairs=tuple(range(first_pair, last)),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from narrows.inquiry import changes, ladder, proposals
+from narrows.inquiry import changes, ladder, proposals, swaps
 from narrows.inquiry.case import Case
 from narrows.inquiry.codec import SCHEMA
 from narrows.inquiry.docket import Docket
@@ -58,9 +58,18 @@ def _cause(state: State) -> tuple[str | None, dict[str, Any]]:
     if changes.numerator_explains(state):
         return "numerator", {"kind": "all", "members": []}
     culprit = state.culprit or NOBODY
-    if state.verdict("swap:data") is Verdict.SUPPORTED and state.verdict("swap:hardware") is Verdict.REJECTED:
-        return "shard", {"kind": "shard", "members": state.reconciliation.get("ranks", [])}
-    return state.mechanism, culprit
+    told = swaps.told(state)
+    if told is None:
+        return state.mechanism, culprit
+    source, names = told
+    by_rank = culprit["kind"] == "rank"
+    members = [int(one) for one in names] if by_rank else list(names)
+    if source == swaps.DATA:
+        every = state.reconciliation.get("ranks", [])
+        return "shard", {"kind": "shard", "members": members if by_rank and members else every}
+    if source == swaps.INTERACTION:
+        return "shard on hardware", culprit
+    return state.mechanism, culprit | ({"members": members} if members else {})
 
 
 def _perturbation(state: State) -> str:

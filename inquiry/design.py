@@ -52,6 +52,8 @@ class Arm:
 class Experiment:
     """Two arms, interleaved in pairs, at one scope. ``pairs`` is what one launch (or one block) yields first.
 
+    ``rotations`` are further arms, each of which plays once beside every pair: with the two they are the rows of a
+    Latin square of places and shards, and every pair stands for one square.
     ``differs`` is the declaration: the manifest fields in which the arms may differ. Evidence whose manifests
     differ elsewhere is refused. ``run_s`` is how long one run of the user's own script takes, where that is known.
     """
@@ -77,6 +79,7 @@ class Experiment:
     sizes_bytes: tuple[int, ...] = ()
     expected_step_s: float = 0.05
     run_s: float | None = None
+    rotations: tuple[Arm, ...] = ()
 
     def __post_init__(self) -> None:
         first, second = plain(self.before), plain(self.after)
@@ -91,16 +94,21 @@ class Experiment:
             raise ValueError(f"{self.key}: {self.pairs} pairs of {self.steps} steps with {self.washout} washed out")
 
     @property
+    def arms(self) -> tuple[Arm, ...]:
+        return (self.before, self.after, *self.rotations)
+
+    @property
     def world_size(self) -> int:
         return self.placement.world_size
 
     def device_hours(self, pairs: int, start_s: float) -> float:
         """Device-hours that ``pairs`` pairs cost, start-up of each launch included."""
+        units = len(self.arms) * pairs
         if self.run_s is not None:
-            seconds = 2 * pairs * self.run_s
+            seconds = units * self.run_s
         else:
-            launches = 2 * pairs if self.mode is Mode.RESTART else 1
-            seconds = launches * start_s + 2 * pairs * self.steps * self.expected_step_s
+            launches = units if self.mode is Mode.RESTART else 1
+            seconds = launches * start_s + units * self.steps * self.expected_step_s
         return seconds * self.world_size / 3600
 
     def spec_digest(self) -> str:

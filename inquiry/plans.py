@@ -100,10 +100,39 @@ def _base(
     mode: Mode,
     differs: tuple[str, ...],
 ) -> Experiment:
-    judging = case.judging
+    """An experiment whose single ranks take the local rank of the suspected device."""
     if scope is Scope.ONE_RANK and (seat := _seat(case, state, before.shards[-1])):
         before, after = (_seated(arm, where, seat) for arm in (before, after))
         where = placement(where.names, seat + 1)
+    return unseated(
+        case,
+        state,
+        rung=rung,
+        scope=scope,
+        key=key,
+        where=where,
+        before=before,
+        after=after,
+        mode=mode,
+        differs=differs,
+    )
+
+
+def unseated(
+    case: Case,
+    state: State,
+    *,
+    rung: Rung,
+    scope: Scope,
+    key: str,
+    where: Placement,
+    before: Arm,
+    after: Arm,
+    mode: Mode,
+    differs: tuple[str, ...],
+) -> Experiment:
+    """An experiment of the case with these arms, whose ranks are final."""
+    judging = case.judging
     return Experiment(
         key=key,
         rung=rung,
@@ -348,30 +377,6 @@ def perturb(case: Case, state: State, play: Play, scope: Scope, rung: Rung, key:
     )
 
 
-def swap(case: Case, state: State) -> Experiment | None:
-    """A known-good and a suspected rank side by side, with their own and with exchanged shards."""
-    suspect = suspect_host(case, state)
-    good = [host for host in (*case.healthy_hosts, *spare_hosts(case, state)) if host != suspect]
-    if not good or not case.workload.builtin or case.world_size < 2:
-        return None
-    ranks = culprit_ranks(state)
-    mine = ranks[0] if ranks else 0
-    other = next(rank for rank in range(case.world_size) if rank != mine)
-    spec = case.workload.regressed
-    return _base(
-        case,
-        state,
-        rung=Rung.PERTURBATION,
-        scope=Scope.ONE_RANK,
-        key="swap",
-        where=placement((good[0], suspect), 1),
-        mode=Mode.SWITCHBACK,
-        before=_arm("own", spec, (other, mine)),
-        after=_arm("exchanged", spec, (mine, other)),
-        differs=("shards",),
-    )
-
-
 def sensitivity(case: Case, experiment: Experiment, delay_ms: float) -> Experiment:
     """The first arm of ``experiment`` without and with a delay of every rank: could this scope show such an effect?"""
     before = experiment.before
@@ -384,8 +389,8 @@ def sensitivity(case: Case, experiment: Experiment, delay_ms: float) -> Experime
         experiment,
         key=f"{experiment.scope.value}-sensitivity",
         after=replace(after, name=DELAYED),
-        # Both arms are on the same ranks, which can take turns wherever two sets of hosts could.
-        mode=Mode.SWITCHBACK if experiment.mode is Mode.NODE_SET else experiment.mode,
+        # Both arms are on the same ranks and differ in a delay, which can be switched on inside of one launch.
+        mode=Mode.SWITCHBACK if case.workload.builtin or experiment.mode is Mode.NODE_SET else experiment.mode,
         differs=(field,),
         pairs=SENSITIVITY_PAIRS,
         max_pairs=SENSITIVITY_PAIRS,

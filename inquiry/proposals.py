@@ -357,35 +357,6 @@ def closing(
     )
 
 
-def swap(case: Case, state: State, experiment: Experiment, *, follows: str) -> Hypothesis:
-    """Shards exchanged between a suspected and a known-good rank: the loss stays with the hardware, or moves along."""
-    delta = float(state.reference["delta_ms"])
-    prediction, reject = step_prediction(delta)
-    thing = "host" if follows == "hardware" else "shard"
-    return Hypothesis(
-        key=f"swap:{follows}",
-        rung=Rung.PERTURBATION,
-        test=Test.SWAP,
-        basis=Basis.EXPERIMENT,
-        scope=experiment.scope,
-        hosts=experiment.placement.names,
-        experiment=experiment.key,
-        claim=f"With shards exchanged, the slow local time stays with the {thing}",
-        mechanism=follows,
-        account=None,
-        ledger=Ledger.NAMED_RANKS,
-        ranks=(1, 0),
-        perturbation="swap",
-        prediction=Prediction(metric="local time", unit="ms", low=prediction.low, high=prediction.high),
-        reject_if=RejectionCriterion(metric="local time", comparison=reject.comparison, bound=reject.bound, unit="ms"),
-        pi_ms=delta,
-        pi_source="the loss at full scale",
-        expected="supported" if follows == "hardware" else "rejected",
-        family=2,
-        **common(case),
-    )
-
-
 def curve(case: Case, experiment: Experiment) -> Hypothesis:
     """Outside the application, one operation over message sizes: the time per byte grew."""
     return Hypothesis(

@@ -46,7 +46,7 @@ class ArmRuns:
 
 def build_evidence(
     name: str,
-    arms: tuple[ArmRuns, ArmRuns],
+    arms: Sequence[ArmRuns],
     *,
     statistic: str,
     mode: str,
@@ -57,6 +57,7 @@ def build_evidence(
 ) -> dict[str, Any]:
     """The evidence of two arms, the first minus nothing and the second minus the first in every difference.
 
+    Further arms, the rotations of a Latin square, are kept with their units; no difference is formed of them.
     ``declared`` names the manifest fields in which the arms may differ; what else differs is listed as
     ``confounded``. ``first_pair`` numbers the units of restart runs, whose own records carry no pair.
     Raises ``RunDirectoryError`` for runs that cannot be read, or arms of which one has no steady step.
@@ -99,9 +100,15 @@ def build_evidence(
         f"{loss.place}: {loss.kind} ({loss.count}) {loss.detail}".strip() for ledger in every for loss in ledger.losses
     ]
     found["manifest_differences"] = [_plain_difference(one) for one in differences]
-    found["confounded"] = [] if declared is None else confounded(manifests[0], manifests[1], declared)
+    found["confounded"] = [] if declared is None else _all_confounded(manifests, declared)
     found["digest"] = hashlib.sha256("".join(sorted(run.digest for run in runs)).encode()).hexdigest()
     return summarise(found)
+
+
+def _all_confounded(manifests: Sequence[dict[str, Any]], declared: Sequence[str]) -> list[str]:
+    """Every arm is held against the first one."""
+    fields = [one for other in manifests[1:] for one in confounded(manifests[0], other, declared)]
+    return list(dict.fromkeys(fields))
 
 
 def confounded(first: dict[str, Any], second: dict[str, Any], declared: Sequence[str]) -> list[str]:
@@ -220,7 +227,7 @@ def _differences(evidence: dict[str, Any], names: list[str]) -> tuple[dict[str, 
     Of the step, of every account in every view, of each rank's local time, share of last arrivals and waits; and of
     what the units say of their shape, where all do.
     """
-    first, second = (evidence["arms"][name]["units"] for name in names)
+    first, second = (evidence["arms"][name]["units"] for name in names[:2])
     ranks = min(len(first[0]["local_ms"]), len(second[0]["local_ms"]))
     tables = [pd.DataFrame([_flat(row, ranks) for row in rows]) for rows in (first, second)]
     if evidence.get("mode") == "given" and (clash := ran_together(tables[0], tables[1])) is not None:

@@ -85,7 +85,7 @@ def tail_ledger(evidence: dict[str, Any]) -> dict[str, Any] | None:
     """
     if Finding.TAIL_MECHANISM.value not in [one["name"] for one in evidence["findings"]]:
         return None
-    arms = [arm["units"] for arm in evidence["arms"].values()]
+    arms = [arm["units"] for arm in evidence["arms"].values()][:2]
     if not all("tail_accounts" in unit for units in arms for unit in units):
         return None
     change = {

@@ -41,24 +41,8 @@ def around(mean: float, spread: float) -> list[float]:
     return [mean + (spread if at % 2 else -spread) for at in range(PAIRS)]
 
 
-def swapped(hardware: list[float], data: list[float]) -> dict[str, Any]:
-    def units(sign: int) -> list[dict[str, Any]]:
-        both = zip(hardware, data, strict=True)
-        return [{"pair": at, "local_ms": [0.0, h + sign * d]} for at, (h, d) in enumerate(both)]
-
-    return {"arms": {"own": {"units": units(1)}, "exchanged": {"units": units(-1)}}}
-
-
 BARELY = around(5.6, 1.0)
 """Above the boundary of 5 ms by a p between half of alpha and alpha."""
-
-
-def test_one_of_two_explanations_gets_all_of_the_error_once_the_other_is_decided() -> None:
-    one = registered(Test.SWAP, "hardware", 2)
-    settled, open_still = swapped(BARELY, around(0.0, 0.1)), swapped(BARELY, around(5.0, 1.0))
-    assert judging._swap(SESSION, one, settled).verdict is Verdict.SUPPORTED
-    assert judging._swap(SESSION, one, open_still).verdict is Verdict.INCONCLUSIVE
-    assert judging._swap(SESSION, registered(Test.SWAP, "data", 2), settled).verdict is Verdict.REJECTED
 
 
 @pytest.mark.parametrize(("family", "verdict"), [(1, Verdict.SUPPORTED), (2, Verdict.INCONCLUSIVE)])

@@ -195,3 +195,21 @@ def test_a_folder_named_from_here_is_found_from_anywhere(tmp_path: Path, monkeyp
 
     assert Path(job.plan.log_dir).is_absolute()
     assert all(path == tmp_path / "runs" / arm for arm, path in job.runs.items())
+
+
+def test_a_square_plays_every_rotation_once_a_pair_on_the_same_batches_forth_and_back(tmp_path: Path) -> None:
+    ranks = (0, 1, 2)
+    own, *turned = (Arm(name=f"row-{at}", ranks=ranks, shards=(*ranks[at:], *ranks[:at])) for at in range(3))
+    square = experiment(before=own, after=turned[0], rotations=(turned[1],), placement=placement(("n1",), 3))
+    (job,) = jobs(square, tmp_path, first_pair=0, pairs=4)
+    plan = plan_of(job)
+    rows = [[one for one in plan.segments if one.pair == pair] for pair in range(4)]
+    assert list(job.runs) == ["row-0", "row-1", "row-2"]
+    assert [one.segment for one in plan.segments] == list(range(12))
+    for row in rows:
+        assert len({one.first_batch for one in row}) == 1
+        played = [[one.shard(rank) for one in row] for rank in ranks]
+        assert all(sorted(shards) == [0, 1, 2] for shards in played)
+    names = [[one.arm for one in row] for row in rows]
+    assert names[0] == names[1][::-1]
+    assert {tuple(one) for one in names} == {tuple(names[0]), tuple(names[1])}
