@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -25,6 +25,7 @@ from page import PAGE, put_section
 from simulation.cases import NOTHING, SimulatedCase, make_case
 from simulation.kinds import KINDS
 from simulation.scoring import Score, baselines, culprit_shares, full_hosts, grade
+from simulation.sweep import sweep_cost
 
 from narrows.flows import engine
 from narrows.flows.approval import Answer, Decision
@@ -33,12 +34,13 @@ from narrows.inquiry.codec import plain
 from narrows.inquiry.conclusion import conclude
 from narrows.inquiry.errors import NarrowsError
 from narrows.inquiry.hypotheses import Test
-from narrows.inquiry.scopes import Rung
+from narrows.inquiry.scopes import Rung, Scope
+from narrows.inquiry.state import State
 from narrows.inquiry.steps import Ask
 from narrows.inquiry.verdict import Verdict
 
 HEADING = "## Proving ground"
-BASELINES = ("B0", "B0m", "B1", "B2", "B4")
+BASELINES = ("B0", "B0m", "B1", "B2", "B4", "B5")
 VERIFYING = (Rung.SCALE_UP, Rung.SOAK)
 """Rungs that confirm a change that is found already; a person declines them here, so that the search alone is paid."""
 
@@ -102,8 +104,18 @@ def _score(task: Task, case: SimulatedCase, session: Session, seconds: float, wh
         supported=len(supported), inconclusive=sum(v is Verdict.INCONCLUSIVE for v in verdicts.values()),
         wrong_supported=int(grade(case.kind, found) == "wrong"),
         verdicts=len(verdicts), seconds=seconds, found=found, why=why,
-        baselines=baselines(case, session.evidence("given")),
+        baselines=baselines(case, session.evidence("given")), sweep_cost=sweep_cost(case),
+        wrong_scopes=_wrong_scopes(case, session.state),
     )  # fmt: skip
+
+
+def _wrong_scopes(case: SimulatedCase, state: State) -> int:
+    """Scopes that were called to show the loss although nothing of the fault is there."""
+    shown = [scope for scope in Scope if state.verdict(f"scope:{scope.value}") is Verdict.SUPPORTED]
+    if case.kind is None:
+        return len(shown)
+    smallest = min(Scope(name) for name in case.kind.scopes)
+    return sum(scope < smallest for scope in shown)
 
 
 def tasks(args: argparse.Namespace) -> Iterator[Task]:
@@ -118,6 +130,11 @@ def tasks(args: argparse.Namespace) -> Iterator[Task]:
 
 def share(values: Sequence[bool]) -> str:
     return f"{sum(values) / len(values):.0%}" if values else "-"
+
+
+def _mean(shares: Iterable[float | None]) -> str:
+    known = [one for one in shares if one is not None]
+    return f"{fmean(known):.0%}" if known else "-"
 
 
 def by_kind(scores: Sequence[Score]) -> Iterator[str]:
@@ -148,9 +165,10 @@ def _row(name: str, effect: float, own: Sequence[Score]) -> str:
 
 def summary(scores: Sequence[Score]) -> Iterator[str]:
     """A row for each effect: the shares that the method promises, and the baselines beside them."""
-    yield ("| effect | cases | cause and culprit | cause | family | first scope | wrong cause | no cause named "
-           "| closed, of those tried | device time | " + " | ".join(BASELINES) + " |")  # fmt: skip
-    yield "|--:|" + "--:|" * (9 + len(BASELINES))
+    yield ("| effect | cases | cause and culprit | cause | family | culprit: precision, recall | first scope "
+           "| wrong cause | wrong scope | no cause named | closed, of those tried | device time | score | "
+           + " | ".join(BASELINES) + " |")  # fmt: skip
+    yield "|--:|" + "--:|" * (12 + len(BASELINES))
     for effect in sorted({one.effect for one in scores}, reverse=True):
         own = [one for one in scores if one.effect == effect]
         nothing = all(one.kind == NOTHING for one in own)
@@ -160,10 +178,12 @@ def summary(scores: Sequence[Score]) -> Iterator[str]:
             "none" if nothing else f"{effect:.0%}", str(len(own)), share(right),
             share([one.grade == "right" for one in own]),
             "-" if nothing else share([one.family for one in own]),
+            "-" if nothing else f"{_mean(one.precision for one in named)}, {_mean(one.recall for one in named)}",
             "-" if nothing else share([one.scope for one in named]),
-            share([one.grade == "wrong" for one in own]), share([one.found["mechanism"] is None for one in own]),
+            share([one.grade == "wrong" for one in own]), share([one.wrong_scopes > 0 for one in own]),
+            share([one.found["mechanism"] is None for one in own]),
             share([one.closing == "closed" for one in own if one.closing != "not_run"]),
-            f"{fmean(one.cost for one in own):.2f}",
+            f"{fmean(one.cost for one in own):.2f}", f"{fmean(one.points for one in own):.2f}",
             *(share([one.baselines[name] for one in own]) for name in BASELINES),
         ]  # fmt: skip
         yield f"| {' | '.join(fields)} |"
@@ -188,6 +208,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS), metavar="KIND")
     parser.add_argument("--aa", type=int, default=100, help="cases without a fault (default 100)")
+    parser.add_argument("--hosts", type=int, default=16, help="hosts of the simulated job, two ranks each (default 16)")
     parser.add_argument("--mode", choices=("restart", "switchback"), default="restart")
     parser.add_argument("--jobs", type=int, default=1, help="cases played at a time (default 1)")
     parser.add_argument("--keep", type=Path, help="keep the case folders here")
@@ -216,6 +237,7 @@ def report(one: Score) -> str:
 def main() -> int:
     """Plays what was asked for; 0 when no case named a wrong cause."""
     args = _arguments()
+    os.environ["PROVING_GROUND_HOSTS"] = str(args.hosts)  # read by every process that plays cases
     scores = known(args.json)
     played = {(one.kind, one.effect, one.seed) for one in scores}
     left = [task for task in tasks(args) if (task.name, task.effect, task.seed) not in played]

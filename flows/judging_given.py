@@ -5,7 +5,7 @@ They describe. What caused it is tested by experiments.
 
 from __future__ import annotations
 
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 from narrows.flows.found import GIVEN, Found, evidence_file, unable
@@ -16,6 +16,7 @@ from narrows.inquiry.hypotheses import Hypothesis, Registration, Test
 from narrows.inquiry.verdict import RegressionStatus, Verdict
 from narrows.reducers.comparison import RegressionResult, confirm_regression
 from narrows.reducers.numerator import NumeratorResult, NumeratorVerdict, Work, judge_numerator
+from narrows.reducers.planning import power
 from narrows.reducers.reconcile import Shape, reconcile
 from narrows.reducers.shares import SCREENING_PAIRS, judge_shares
 
@@ -49,13 +50,23 @@ def judge_regression(session: Session, one: Registration, evidence: dict[str, An
         interval_ms=result.interval_ms,
         reason=result.reason,
         numbers={"pairs": len(d), "margin_ms": margin, "sign_flip_p": result.sign_flip_p},
-        findings={"reference": _reference(evidence, result, one.hypothesis)},
+        findings={"reference": _reference(session, evidence, result, one.hypothesis)},
         file=evidence_file(one.hypothesis),
         pairs=len(d),
     )
 
 
-def _reference(evidence: dict[str, Any], result: RegressionResult, hypothesis: Hypothesis) -> dict[str, Any]:
+def _chance(session: Session, result: RegressionResult, d: list[float]) -> float | None:
+    """The power of the last look at a scope that shows the whole loss, if its pairs vary as the given ones do."""
+    judging, sd = session.case.judging, stdev(d) if len(d) > 1 else 0.0
+    if result.pairs_used < SCREENING_PAIRS or sd == 0:
+        return None
+    return power(max(judging.looks), len(d), abs(result.effect_ms) / sd, alpha=judging.scope_alpha)
+
+
+def _reference(
+    session: Session, evidence: dict[str, Any], result: RegressionResult, hypothesis: Hypothesis
+) -> dict[str, Any]:
     healthy, regressed = (arm["step_ms"] for arm in evidence["arms"].values())
     return {
         "delta_ms": result.effect_ms,
@@ -65,6 +76,7 @@ def _reference(evidence: dict[str, Any], result: RegressionResult, hypothesis: H
         "regressed_ms": regressed,
         "margin_ms": result.margin_ms,
         "tested": result.pairs_used >= SCREENING_PAIRS,
+        "chance": _chance(session, result, evidence["difference"]["step_ms"]),
         "statistic": evidence["statistic"],
         "status": result.verdict.value,
         "basis": hypothesis.basis.value,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from narrows.inquiry import plans, proposals
+from narrows.inquiry import plans, proposals, swaps
 from narrows.inquiry.accounts import ACCOUNTS, Account
 from narrows.inquiry.case import Case
 from narrows.inquiry.changes import RESTORE_WORK, base_scope, numerator_explains, plays, scaled, supported_play
@@ -27,6 +27,9 @@ FAILURES_ALLOWED = 2
 
 REFERENCE_PAIRS = 8
 """Pairs of the full-scale measurement that every later prediction is scaled from."""
+
+LEAST_CHANCE = 0.5
+"""A scope whose last look would less likely than this decide is not launched at all."""
 
 RESTART_PAIRS = 2
 """Restarts are recorded one quadruple at a time, so that a killed investigation loses no more than that."""
@@ -139,7 +142,7 @@ def _manifest(case: Case, state: State) -> Step | None:
     step = pursue(case, state, Rung.MANIFEST, hypotheses, topic=Topic.GIVEN)
     if step is not None:
         return step
-    if state.verdict("regression") is Verdict.INCONCLUSIVE and case.workload.kind is not ArmKind.HISTORICAL:
+    if _worth_repeating(state) and case.workload.kind is not ArmKind.HISTORICAL:
         again = replace(
             plans.at_scope(case, state, case.full_scope, Rung.MANIFEST), key="full-again", pairs=REFERENCE_PAIRS
         )
@@ -149,6 +152,18 @@ def _manifest(case: Case, state: State) -> Step | None:
     if pursued(state) and numerator_explains(state) and case.workload.kind is not ArmKind.HISTORICAL:
         return _prove_numerator(case, state)
     return None
+
+
+def _worth_repeating(state: State) -> bool:
+    """Whether the loss is measured again: there were too few pairs, or a loss is likelier than none.
+
+    Where as many pairs put it inside of the margin by the point, a search would not follow from as many more.
+    """
+    found = state.judgement("regression")
+    if found is None or found.verdict is not Verdict.INCONCLUSIVE:
+        return False
+    few = int(found.numbers.get("pairs", 0)) < REFERENCE_PAIRS
+    return few or float(found.effect_ms or 0.0) > float(state.opened["margin_ms"])
 
 
 def _prove_numerator(case: Case, state: State) -> Step | None:
@@ -218,7 +233,25 @@ def _no_need(case: Case, state: State, scope: Scope) -> str | None:
             else "it does not exist here"
         )
     first = state.first_scope
-    return f"the loss was reproduced at {first.words}; nothing larger is needed" if first and first < scope else None
+    if first and first < scope:
+        return f"the loss was reproduced at {first.words}; nothing larger is needed"
+    return _undecidable(case, state)
+
+
+def _undecidable(case: Case, state: State) -> str | None:
+    """Why the pairs that are allowed would leave every scope open, as far as the given runs can tell.
+
+    They tell of restarts alone: arms that take turns inside of one launch differ less from pair to pair.
+    """
+    chance = state.reference.get("chance")
+    restarts = case.judging.mode is Mode.RESTART and case.workload.kind is not ArmKind.PLACEMENT
+    if chance is None or chance >= LEAST_CHANCE or not restarts:
+        return None
+    pairs = max(case.judging.looks)
+    return (
+        f"cannot be decided with {pairs} pairs: the loss varies so much between runs that they would decide in "
+        f"{chance:.0%} of the cases; longer runs would vary less"
+    )
 
 
 def _beside(case: Case, state: State, scope: Scope, experiment: Experiment) -> Step | None:
@@ -286,11 +319,11 @@ def _try(case: Case, state: State, play: Play, experiment: Experiment, family: i
 def _swap(case: Case, state: State) -> Step | None:
     if state.mechanism not in ("slow_host", "slow_rank"):
         return None
-    experiment = plans.swap(case, state)
-    if experiment is None:
-        return None
-    both = [proposals.swap(case, state, experiment, follows=one) for one in ("hardware", "data")]
-    return pursue(case, state, Rung.PERTURBATION, both, experiment)
+    for experiment, hypotheses in swaps.experiments(case, state):
+        step = pursue(case, state, Rung.PERTURBATION, hypotheses, experiment)
+        if step is not None:
+            return step
+    return None
 
 
 def _verified(case: Case, state: State, rung: Rung) -> Play | Skip:

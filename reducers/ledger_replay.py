@@ -49,12 +49,14 @@ class AccountShare:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
     """``replay_error``: replayed over measured step, less 1, of the healthy and of the regressed run. ``accounts`` is
-    empty, and ``why_not`` a sentence, where the replay allows no claim. Milliseconds are means over steady steps.
+    empty, and ``why_not`` a sentence, where the replay allows no claim. Milliseconds are means over steady steps;
+    ``steps`` counts them in each run.
     """
 
     healthy_ms: float
     regressed_ms: float
     replay_error: tuple[float, float]
+    steps: tuple[int, int]
     accounts: tuple[AccountShare, ...]
     why_not: str | None = None
 
@@ -79,6 +81,7 @@ def what_if(healthy: Ledger, regressed: Ledger) -> WhatIf:
         healthy_ms=times[0],
         regressed_ms=times[1],
         replay_error=(errors[0], errors[1]),
+        steps=(len(sides[0].steady_S), len(sides[1].steady_S)),
         accounts=tuple(sorted(found, key=lambda one: -max(one.removal, one.addition))),
         why_not=why_not,
     )
@@ -267,7 +270,7 @@ def _side(ledger: Ledger) -> _Side:
     weight_NA[:num_events] = _weights(spent_NA, totals, place_N)
     segment_S = ledger.steps["segment"].to_numpy()
     first_S = np.flatnonzero(np.diff(segment_S, prepend=-1) != 0)
-    steady_S = np.flatnonzero(~ledger.steps["warmup"].to_numpy(dtype=np.bool_))
+    steady_S = steady_steps(ledger)
     windows = np.where(ledger.present_RS, ledger.end_ns_RS - ledger.start_ns_RS, 0).sum()
     waited = ledger.account_ns_RSA[:, :, _WAITING].sum()
     counts_RS = np.zeros((num_ranks, num_steps), dtype=np.int64)
@@ -284,8 +287,8 @@ def _side(ledger: Ledger) -> _Side:
         end_node_RS=end_node_RS,
         first_S=first_S,
         origin_S=starts.max(axis=0),
-        steady_S=steady_S if len(steady_S) else np.arange(num_steps),
-        measured_ms=_measured_ms(ledger, steady_S if len(steady_S) else np.arange(num_steps)),
+        steady_S=steady_S,
+        measured_ms=_measured_ms(ledger, steady_S),
         unexplained=float((waited - sum(one.blocked_ns for one in events)) / windows),
         regular=all(len(np.unique(row[here])) == 1 for row, here in zip(counts_RS, ledger.present_RS, strict=True)),
     )
@@ -363,3 +366,9 @@ def _measured_ms(ledger: Ledger, steady_S: I64) -> float:
     end_S = np.where(ledger.present_RS, ledger.end_ns_RS, np.iinfo(np.int64).min).max(axis=0)
     start_S = np.where(ledger.present_RS, ledger.start_ns_RS, np.iinfo(np.int64).min).max(axis=0)
     return float((end_S - start_S)[steady_S].mean() / 1e6)
+
+
+def steady_steps(ledger: Ledger) -> I64:
+    """Places of the steps that are not washout; of all steps where every one is."""
+    steady_S = np.flatnonzero(~ledger.steps["warmup"].to_numpy(dtype=np.bool_))
+    return steady_S if len(steady_S) else np.arange(len(ledger.steps))

@@ -63,7 +63,7 @@ def reconcile(evidence: dict[str, Any], shape: Shape) -> Reconciliation:
     local = np.asarray(evidence["difference"]["local_ms"])
     changes = tuple(float(one) for one in local.mean(axis=0)) if local.size else ()
     if lead in (Account.TRANSFER, Account.PIPELINE):
-        return _communication(lead, shares, shape, changes, _slower_collectives(evidence))
+        return _communication(lead, shares, shape, changes, _slower_collectives(evidence), _slower_group(evidence))
     high, low = _high_ranks(step, local), _low_ranks(step, local)
     movement = _movement(evidence)
     if high and not low:
@@ -151,8 +151,32 @@ def _slower_collectives(evidence: dict[str, Any]) -> tuple[int, ...]:
     return tuple(int(at) for at in high) if apart else ()
 
 
+def _slower_group(evidence: dict[str, Any]) -> tuple[int, int] | None:
+    """Ranks of the groups whose service grew most, and how many of them each host holds.
+
+    None where groups of several shapes share the growth, where those that grew stay inside a host, or where the
+    recorded groups do not tell.
+    """
+    means: list[dict[str, float]] = []
+    for arm in evidence["arms"].values():
+        rows = [unit.get("group_service_ms", {}) for unit in arm["units"]]
+        means.append({shape: float(np.mean([row.get(shape, 0.0) for row in rows])) for row in rows for shape in row})
+    growth = {shape: means[1][shape] - means[0].get(shape, 0.0) for shape in means[1]}
+    total = sum(max(one, 0.0) for one in growth.values())
+    lead = max(growth, key=lambda shape: growth[shape], default=None)
+    if lead is None or growth[lead] <= HIGH_SHARE * total:
+        return None
+    ranks, hosts = map(int, lead.split("/"))
+    return (ranks, ranks // hosts) if hosts > 1 and ranks % hosts == 0 else None
+
+
 def _communication(
-    lead: Account, shares: dict[str, float], shape: Shape, changes: tuple[float, ...], slower: tuple[int, ...]
+    lead: Account,
+    shares: dict[str, float],
+    shape: Shape,
+    changes: tuple[float, ...],
+    slower: tuple[int, ...],
+    group: tuple[int, int] | None,
 ) -> Reconciliation:
     crosses = shape.nodes > 1
     mechanism = "pipeline" if lead is Account.PIPELINE else "link" if crosses else "collective"
@@ -162,9 +186,10 @@ def _communication(
         # One group of several that cross hosts: a rail. On one host's ranks alone it may be the groups inside it.
         culprit = {"kind": "rail", "members": list(slower)}
     # A ring moves 2(n-1)/n of the buffer: the effect of a slower link, relative to the full group's.
-    full = shape.nodes * shape.ranks_per_node
+    full, on_host = group or (shape.nodes * shape.ranks_per_node, shape.ranks_per_node)
     kappa = {
-        scope.value: _ring_share(_ranks_at(scope, shape), full, crosses=crosses, scope=scope) for scope in shape.scopes
+        scope.value: _ring_share(_ranks_at(scope, on_host, full), full, crosses=crosses, scope=scope)
+        for scope in shape.scopes
     }
     share = shares[lead.value]
     return Reconciliation(
@@ -188,9 +213,9 @@ def _ring_share(ranks: int, full: int, *, crosses: bool, scope: Scope) -> float:
     return (2 * (ranks - 1) / ranks) / (2 * (full - 1) / full)
 
 
-def _ranks_at(scope: Scope, shape: Shape) -> int:
-    per_scope = {Scope.ONE_RANK: 1, Scope.ONE_NODE: shape.ranks_per_node, Scope.TWO_NODES: 2 * shape.ranks_per_node}
-    return min(per_scope.get(scope, shape.nodes * shape.ranks_per_node), shape.nodes * shape.ranks_per_node)
+def _ranks_at(scope: Scope, on_host: int, full: int) -> int:
+    """How many ranks of the group a scope holds, of ``full``, with ``on_host`` of them on each host."""
+    return min({Scope.ONE_RANK: 1, Scope.ONE_NODE: on_host, Scope.TWO_NODES: 2 * on_host}.get(scope, full), full)
 
 
 def _everywhere(
@@ -292,7 +317,7 @@ def _imbalance_kappas(evidence: dict[str, Any], shape: Shape) -> tuple[dict[str,
     found: dict[str, float] = {}
     source = "no local times to scale from"
     for scope in shape.scopes:
-        ranks = _ranks_at(scope, shape)
+        ranks = _ranks_at(scope, shape.ranks_per_node, shape.nodes * shape.ranks_per_node)
         if ranks == 1:
             found[scope.value] = 0.0
             continue

@@ -60,6 +60,7 @@ def unit_rows(run: Run, ledger: Ledger, statistic: str, *, whole: bool) -> list[
                 "accounts": {name: _account_row(table, index) for name, table in tables.items()},
                 "last": _last_arrivals(last, segment),
                 "service_ms": _services(last, segment),
+                "group_service_ms": _group_services(run, ledger, segment, int(base["steps"])),
                 "work": _work_row(work_table, index),
                 **_per_step(ledger, segment, statistic, whole=whole),
                 **_tail(tails, index),
@@ -82,6 +83,24 @@ def _services(by_rank: pd.DataFrame, segment: int) -> dict[str, float]:
     rows = by_rank[by_rank["segment"] == segment]
     pairs = zip(rows["rank"].tolist(), rows["service_ms"].tolist(), strict=True)
     return {str(rank): round(float(service), 6) for rank, service in pairs}
+
+
+def _group_services(run: Run, ledger: Ledger, segment: int, num_steps: int) -> dict[str, float]:
+    """What the collectives of a group take after their last arrival, in ms a step, by the groups' shape.
+
+    ``16/8`` is a group of 16 ranks on 8 hosts. Groups of one shape are alike, so theirs is the mean over them.
+    """
+    steady = ledger.steps.loc[(ledger.steps["segment"] == segment) & ~ledger.steps["warmup"], "step"]
+    calls = ledger.collectives.calls
+    calls = calls[(calls["segment"] == segment) & calls["step"].isin(steady) & calls["matched"] & ~calls["p2p"]]
+    host_of = {rank: records.host for rank, records in run.ranks.items()}
+    by_shape: dict[str, list[float]] = {}
+    for group, service_ns in calls.groupby(calls["group"].astype(str))["own_service_ns"].sum().items():
+        members = run.groups.get(str(group), ())
+        if members:
+            shape = f"{len(members)}/{len({host_of.get(rank) for rank in members})}"
+            by_shape.setdefault(shape, []).append(float(service_ns) / NS_PER_MS / num_steps)
+    return {shape: round(sum(values) / len(values), 6) for shape, values in sorted(by_shape.items())}
 
 
 def _has_tail(tables: dict[str, pd.DataFrame]) -> bool:

@@ -15,7 +15,7 @@ from narrows.inquiry import plans
 from narrows.inquiry.ladder import REFERENCE_PAIRS
 from narrows.inquiry.state import State
 from simulation.fitting import arms_of, fitted
-from simulation.kinds import BAD, BASE, GOOD, HOSTS, KINDS, NEW, RACKS, Kind, Planted, shape_of
+from simulation.kinds import BAD, BASE, GOOD, HOSTS, KINDS, NEW, NODES, RACKS, Kind, Planted, shape_of
 from simulation.launcher import SimulatedCluster, digest_seed
 from simulation.noise import Noise
 
@@ -100,7 +100,7 @@ def _case_text(name: str, kind: Kind | None, planted: Planted, seed: int, *, mov
     return {
         "case": name, "question": "The step got slower after an upgrade of several things at once.",
         "runs": {"healthy": "runs/healthy", "regressed": "runs/regressed"}, "workload": workload,
-        "cluster": {"nodes": 8, "ranks_per_node": 2, "hosts": list(HOSTS), "device": "emulated"},
+        "cluster": {"nodes": NODES, "ranks_per_node": 2, "hosts": list(HOSTS), "device": "emulated"},
         "budget": {"device_hours": 1e6, "ask_above_device_hours": 0},
         "judge": {"mode": mode, "pairs": 4, "steps": STEPS, "washout": WASHOUT, "seed": seed % 100_000},
     }  # fmt: skip

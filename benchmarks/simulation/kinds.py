@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,13 +13,16 @@ from typing import Any
 from simulation.faults import Fault
 from simulation.step import JobShape
 
-HOSTS = tuple(f"n{at}" for at in range(11))
-GOOD, BAD = HOSTS[:8], ("n0", "n9", *HOSTS[2:8])
+NODES = int(os.environ.get("PROVING_GROUND_HOSTS", "16"))
+"""Hosts of the job, an even number of at least 8; three spare ones come on top."""
+HOSTS = tuple(f"n{at}" for at in range(NODES + 3))
+FAULTY = HOSTS[NODES + 1]
+GOOD, BAD = HOSTS[:NODES], ("n0", FAULTY, *HOSTS[2:NODES])
 """The hosts of the healthy run, and of a regressed run that was given the faulty host in place of ``n1``."""
 OLD, NEW = "image-7", "image-8"
 RACKS = {host: at // 4 for at, host in enumerate(HOSTS)}
 BAD_RANKS = (2, 3)
-EVERYWHERE = tuple(range(16))
+EVERYWHERE = tuple(range(2 * NODES))
 
 BASE: Mapping[str, Any] = {
     "layers": 2, "tokens_per_rank": 2048, "mean_doc_tokens": 128, "max_doc_tokens": 512,
@@ -77,7 +81,7 @@ def _host(**effect: Any) -> Callable[[float], Planted]:
 
     def make(size: float) -> Planted:
         fields: dict[str, Any] = {name: size if value is ... else value for name, value in effect.items()}
-        return Planted(faults=(Fault(hosts=("n9",), **fields),))
+        return Planted(faults=(Fault(hosts=(FAULTY,), **fields),))
 
     return make
 
@@ -138,10 +142,10 @@ KINDS: Mapping[str, Kind] = {
               lambda size: Planted(healthy={"linear_ns_per_token": 1000.0},
                                    regressed={"linear_ns_per_token": 1000 * (1 + size)}), 2.0),
         _kind("one-gpu", "compute",
-              lambda size: Planted(base={"slow_rank": {"rank": 1, "host": "n9", "factor": 1 + size}}), 1.0,
+              lambda size: Planted(base={"slow_rank": {"rank": 1, "host": FAULTY, "factor": 1 + size}}), 1.0,
               mechanism="slow_rank", placement=True, ranks=frozenset({3})),
         _kind("one-host", "compute",
-              lambda size: Planted(base={"slow_host": {"host": "n9", "factor": 1 + size}}), 1.0, **_ONE_HOST),
+              lambda size: Planted(base={"slow_host": {"host": FAULTY, "factor": 1 + size}}), 1.0, **_ONE_HOST),
         _kind("thermal-drift", "compute", _host(drift=...), 1.0, **_ONE_HOST),
         _kind("launch-gap", "host", _knob("launch_gap_us", 0), 2000),
         _kind("launch-gap-host", "host", _host(launch_us=...), 20000, **_ONE_HOST),
@@ -166,7 +170,7 @@ KINDS: Mapping[str, Kind] = {
         _kind("topology", "transfer", _image(racks_us=...), 20000, mechanism="link", scope="full two_nodes"),
         _kind("bandwidth", "transfer", _slow_link, 2000, mechanism="link", scope="two_nodes"),
         _kind("one-rail", "transfer", _image(across_us=..., rail=1), 20000, mechanism="link", scope="two_nodes",
-              ranks=frozenset(range(1, 16, 2))),
+              ranks=frozenset(EVERYWHERE[1::2])),
         _kind("congestion", "transfer", _image(episode_us=...), 40000, mechanism="link", scope="two_nodes"),
         _kind("overlap-lost", "transfer", _fabric({"overlap": True}, {"overlap": False}), 60,
               mechanism="collective link", scope="two_nodes"),
@@ -175,8 +179,8 @@ KINDS: Mapping[str, Kind] = {
         _kind("packing", "skew", _packing, 12.0, **_VARIES),
         _kind("os-jitter", "skew", _image(stall_us=..., chance=0.15), 40000, **_VARIES),
         _kind("expert-routing", "skew", _image(spread=...), 2.0, **_VARIES),
-        _kind("unequal-stage", "pipeline", _image(compute=..., shards=tuple(range(8, 16))), 2.0, pipeline=2,
-              mechanism="pipeline shard", account="compute pipeline", ranks=frozenset(range(8, 16)),
+        _kind("unequal-stage", "pipeline", _image(compute=..., shards=EVERYWHERE[NODES:]), 2.0, pipeline=2,
+              mechanism="pipeline shard", account="compute pipeline", ranks=frozenset(EVERYWHERE[NODES:]),
               scope="one_rank full"),
         _kind("compound", "compute", _compound, 1.0, mechanism="compute link", account="compute transfer",
               scope="one_rank two_nodes"),
@@ -185,4 +189,4 @@ KINDS: Mapping[str, Kind] = {
 
 
 def shape_of(kind: Kind | None) -> JobShape:
-    return JobShape(pipeline=kind.pipeline if kind else 1)
+    return JobShape(nodes=NODES, pipeline=kind.pipeline if kind else 1)

@@ -10,6 +10,7 @@ import numpy as np
 
 from narrows.inquiry.accounts import ACCOUNTS
 from narrows.reducers.ledger import build_ledger
+from narrows.reducers.ledger_replay import what_if
 from narrows.reducers.rundir import read_run
 from simulation.cases import SimulatedCase
 from simulation.kinds import BAD, GOOD, Kind
@@ -41,7 +42,17 @@ class Score:
     seconds: float
     found: Mapping[str, Any]
     baselines: Mapping[str, bool]
+    sweep_cost: float = 1.0
+    """What B1 takes, in the unit of ``cost``."""
+    wrong_scopes: int = 0
+    """Scopes smaller than any that holds the fault at which the loss was called present."""
     why: str = ""
+
+    @property
+    def points(self) -> float:
+        """1 where right, 0.3 where nothing was named though there was a cause, -2 where wrong; less the cost over
+        that of B1."""
+        return {"right": 1.0, "undecided": 0.3}.get(self.grade, -2.0) - self.cost / self.sweep_cost
 
     @property
     def culprit(self) -> bool:
@@ -98,7 +109,18 @@ def baselines(case: SimulatedCase, evidence: Mapping[str, Any]) -> dict[str, boo
         "B1": _sweep(case),
         "B2": _straggler(case, regressed),
         "B4": _names(case.kind, _largest(after)),
+        "B5": _replayed(case),
     }
+
+
+def _replayed(case: SimulatedCase) -> bool:
+    """The account that a what-if replay of one run of each arm gives most of the loss; none where it claims nothing."""
+    before, after = (build_ledger(read_run(runs[0])) for runs in (case.healthy_runs, case.regressed_runs))
+    found = what_if(before, after).accounts
+    if not found:
+        return case.kind is None
+    account = found[0].account
+    return _names(case.kind, "communication" if account in COMMUNICATION else account)
 
 
 def _largest(accounts: Mapping[str, float]) -> str:

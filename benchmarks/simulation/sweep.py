@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import mannwhitneyu
 
+from narrows.inquiry.ladder import REFERENCE_PAIRS
 from narrows.inquiry.workloads import defaults
 from simulation.cases import STEPS, WASHOUT, SimulatedCase
 from simulation.fitting import arms_of
@@ -25,6 +26,13 @@ def settings_of_cause(case: SimulatedCase) -> frozenset[str]:
     if case.kind.placement:
         return frozenset({"hosts"})
     return frozenset(case.planted.healthy) or frozenset({"label"})
+
+
+def sweep_cost(case: SimulatedCase) -> float:
+    """Two runs for each changed setting, as a share of eight pairs at full scale."""
+    healthy, regressed = arms_of(case.kind, case.planted)
+    flags = sum(healthy[name] != regressed[name] for name in healthy) + case.moved
+    return 2 * flags / (2 * REFERENCE_PAIRS)
 
 
 def flag_sweep(case: SimulatedCase) -> str | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from page import put_section
-from proving_ground import HEADING, Score, Task, by_kind, play, summary
+from proving_ground import BASELINES, HEADING, Score, Task, by_kind, play, summary
 from simulation.cases import NOTHING
 from simulation.kinds import KINDS, Kind
 from simulation.scoring import culprit_shares, grade
@@ -99,5 +99,5 @@ def scored(kind: str, effect: float, grade: str) -> Score:
     return Score(
         kind=kind, effect=effect, seed=0, grade=grade, family=True, scope=True, precision=1.0, recall=1.0,
         closing="closed", cost=0.1, wrong_supported=0, supported=1, inconclusive=0, verdicts=4, seconds=1.0,
-        found=found, baselines=dict.fromkeys(("B0", "B0m", "B1", "B2", "B4"), False),
+        found=found, baselines=dict.fromkeys(BASELINES, False),
     )  # fmt: skip
