@@ -1,0 +1,1 @@
+"""Planted faults in real processes: torchrun, gloo, the emulated device."""
