@@ -44,16 +44,23 @@ class BoardRow:
         return mark, self.scope, hypothesis, self.prediction, self.reject_if, self.verdict, self.evidence
 
 
-def board_markdown(title: str, rows: Sequence[BoardRow], pictures: Mapping[str, bytes] | None = None) -> str:
+def board_markdown(
+    title: str, rows: Sequence[BoardRow], pictures: Mapping[str, bytes] | None = None,
+    *, above: Sequence[str] = (), below: Sequence[str] = (),
+) -> str:  # fmt: skip
     """The board as markdown for the Prefect page; ``pictures`` are PNG files by caption, inside the text.
+
+    ``above`` are lines before the hypotheses, ``below`` those between them and what they predict.
 
     The chain is text: mermaid is drawn by Prefect's second page only. What was predicted stands in a table of its own,
     because the page is too narrow for one that holds all, and shows no part of a table that does not fit.
     """
-    lines = [f"## {_escape(title)}", ""]
+    lines = [f"## {escaped(title)}", ""]
     if rows:
-        lines += [f"Ladder: {_escape(chain(rows))}", ""]
+        lines += [f"Ladder: {escaped(chain(rows))}", ""]
+    lines += above
     lines += table(("verdict", "hypothesis", "result"), [_verdict_cells(row) for row in rows])
+    lines += below
     if rows:
         lines += ["", "### What each predicts, and what would reject it", ""]
         lines += table(("", "predicts", "rejected if"), [_prediction_cells(row) for row in rows])
@@ -61,12 +68,12 @@ def board_markdown(title: str, rows: Sequence[BoardRow], pictures: Mapping[str, 
 
 
 def _verdict_cells(row: BoardRow) -> tuple[str, str, str]:
-    claim = f"{_escape(f'{row.number} {row.scope}'.strip())}<br>{wrapped(row.hypothesis, _CLAIM_WIDTH)}"
-    return f"{_MARKS.get(row.verdict, '')} **{_escape(row.verdict)}**", claim, wrapped(row.evidence, _RESULT_WIDTH)
+    claim = f"{escaped(f'{row.number} {row.scope}'.strip())}<br>{wrapped(row.hypothesis, _CLAIM_WIDTH)}"
+    return f"{_MARKS.get(row.verdict, '')} **{escaped(row.verdict)}**", claim, wrapped(row.evidence, _RESULT_WIDTH)
 
 
 def _prediction_cells(row: BoardRow) -> tuple[str, str, str]:
-    name = _escape(row.number or row.hypothesis)
+    name = escaped(row.number or row.hypothesis)
     return name, wrapped(row.prediction, _CLAIM_WIDTH), wrapped(row.reject_if, _CLAIM_WIDTH)
 
 
@@ -78,7 +85,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 def wrapped(text: str, width: int) -> str:
     """Plain ``text`` as the markdown of a table cell, in lines of at most ``width`` characters where it has blanks."""
     lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
-    return "<br>".join(map(_escape, lines))
+    return "<br>".join(map(escaped, lines))
 
 
 def chain(rows: Sequence[BoardRow]) -> str:
@@ -93,7 +100,8 @@ def _table_line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _escape(text: str) -> str:
+def escaped(text: str) -> str:
+    """Plain ``text`` as markdown that stays inside its line and its table's cell."""
     # The page would take < for HTML, and a bar or a line break for the end of a cell.
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
     return " ".join(text.replace("*", "\\*").replace("`", "\\`").split())
@@ -105,9 +113,9 @@ def _pictures(pictures: Mapping[str, bytes]) -> list[str]:
         uri = data_uri(png)
         if len(uri) <= room:
             room -= len(uri)
-            lines += ["", f"![{_escape(caption)}]({uri})"]
+            lines += ["", f"![{escaped(caption)}]({uri})"]
         else:
-            lines += ["", f"{_escape(caption)}: left out here, {len(png) / 1e6:.1f} MB; see the investigation's folder"]
+            lines += ["", f"{escaped(caption)}: left out here, {len(png) / 1e6:.1f} MB; see the investigation's folder"]
     return lines
 
 
@@ -158,9 +166,12 @@ class Board:
         self.key, self._title = board_key(slug), title
         self._artifact: UUID | None = None
 
-    def show(self, rows: Sequence[BoardRow], pictures: Mapping[str, bytes] | None = None) -> None:
-        """Puts ``rows`` on the page. To be called inside the root flow run."""
-        text = board_markdown(self._title, rows, pictures)
+    def show(
+        self, rows: Sequence[BoardRow], pictures: Mapping[str, bytes] | None = None,
+        *, above: Sequence[str] = (), below: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        """Puts ``rows`` on the page, as ``board_markdown`` does. To be called inside the root flow run."""
+        text = board_markdown(self._title, rows, pictures, above=above, below=below)
         self._artifact = show_page(self.key, text, "every hypothesis with its verdict", self._artifact)
 
 
@@ -189,6 +200,16 @@ def _of_this_run(key: str) -> UUID | None:
     with get_client(sync_client=True) as client:
         found = client.read_artifacts(artifact_filter=mine)
     return found[0].id if found else None
+
+
+def existing_pages(keys: Sequence[str]) -> set[str]:
+    """Those of ``keys`` under which the server has an artifact."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+
+    wanted = ArtifactFilter(key=ArtifactFilterKey(any_=list(keys)))
+    with get_client(sync_client=True) as client:
+        return {str(one.key) for one in client.read_artifacts(artifact_filter=wanted)}
 
 
 def verdict_tag(verdict: str) -> str:

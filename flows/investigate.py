@@ -18,6 +18,7 @@ from narrows.flows import engine
 from narrows.flows.approval import Answer, ApprovalRequest
 from narrows.flows.approval import ask as ask_person
 from narrows.flows.board import Board, label_run, page_key, show_page, tag_run, verdict_tag
+from narrows.flows.board_parts import answers_of, ledger_of, links_of, waiting_of
 from narrows.flows.board_rows import judged_at, registered_markdown, rows_of, rung_outcome
 from narrows.flows.cancelling import CancelledRunError, CancelWatch
 from narrows.flows.casefile import load_case
@@ -106,6 +107,7 @@ def _investigate(session: Session, ended: dict[str, Any], approve_all: bool, unt
         logged(session),
         CancelWatch.of_current_run() as watch,
         Pulse() as pulse,
+        pulse.of(str(flow_run.id), str(flow_run.name), tags_of(session)),
         put(_pulse, pulse),
     ):
         session.cancelled = watch
@@ -114,7 +116,8 @@ def _investigate(session: Session, ended: dict[str, Any], approve_all: bool, unt
         if session.ask is None:
             session.ask = lambda step: _ask(session, step, approve_all)
         try:
-            stop = _climb_all(session, until, watch)
+            board = Board(session.case.name, session.case.question)
+            stop = _climb_all(session, until, watch, board)
         except (LaunchCancelledError, CancelledRunError) as error:
             ended["error"] = error
             return Cancelled(message=str(error))
@@ -123,7 +126,7 @@ def _investigate(session: Session, ended: dict[str, Any], approve_all: bool, unt
             declined = isinstance(error, DeclinedError)
             return Cancelled(message=str(error)) if declined and watch.look() else Failed(message=str(error))
         ended["stop"] = stop
-        return _end(session, stop)
+        return _end(session, stop, board)
 
 
 def _ask(session: Session, step: Ask, approve_all: bool) -> Answer:
@@ -133,9 +136,17 @@ def _ask(session: Session, step: Ask, approve_all: bool) -> Answer:
     return ask_person(request, auto_yes=approve_all, note=session.say)
 
 
-def _climb_all(session: Session, until: int | None, watch: CancelWatch) -> Stop:
-    board = Board(session.case.name, session.case.question)
-    board.show(rows_of(session.state))
+def _climb_all(session: Session, until: int | None, watch: CancelWatch, board: Board) -> Stop:
+    ask = session.ask
+    assert ask is not None
+
+    def ask_on_board(step: Ask) -> Answer:
+        _put_up(board, session)  # with the question on it
+        log(f"waits for approval: {step.question}")
+        return ask(step)
+
+    session.ask = ask_on_board
+    _put_up(board, session)
     for rung in _climbed(session):  # before this run began: its page shows the whole ladder
         _climb(session, rung)
     while True:
@@ -150,7 +161,15 @@ def _climb_all(session: Session, until: int | None, watch: CancelWatch) -> Stop:
             engine.perform(session, step)
         else:
             _climb(session, step.rung)
-        board.show(rows_of(session.state))
+        _put_up(board, session)
+
+
+def _put_up(board: Board, session: Session, *, over: bool = False) -> None:
+    """All that is known now; once it is ``over`` with the postmortem's pictures, and the way to it."""
+    folder = session.directory / "figures"
+    pictures = {path.stem: path.read_bytes() for path in sorted(folder.glob("*.png"))} if over else {}
+    above = [*links_of(session), ""] if over else waiting_of(session)
+    board.show(rows_of(session.state), pictures, above=above, below=[*ledger_of(session), *answers_of(session)])
 
 
 def _climbed(session: Session) -> list[Rung]:
@@ -170,12 +189,13 @@ def _climb(session: Session, rung: Rung) -> None:
     log(f"{rung.label}: {word.upper()}: {sentence}")
 
 
-def _end(session: Session, stop: Stop) -> State[Any]:
+def _end(session: Session, stop: Stop, board: Board) -> State[Any]:
     if stop.reason is not StopReason.UNTIL:
         engine.perform(session, stop)
     for line in write_postmortem(session):
         session.say(line)
     show_page(page_key("postmortem", session.case.name), page(session), "what was found, with its pictures")
+    _put_up(board, session, over=True)
     name = "stopped" if stop.reason is StopReason.UNTIL else stop.reason.name.lower().replace("_", " ")
     label_run(name)
     return Completed(name=name.capitalize(), message=stop.reason.value)

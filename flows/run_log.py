@@ -19,9 +19,13 @@ SHOW_EVERY_S = 10.0
 
 @contextmanager
 def logged(session: Session) -> Iterator[None]:
-    """While it lasts, what ``session`` says also goes to the log of the flow or task run that it is said in."""
+    """While it lasts, what ``session`` says also goes to the log of the flow or task run that it is said in.
+
+    The lines of a running experiment go to that of the run that this is called in as well: its page alone is enough to
+    follow what goes on below it.
+    """
     say, show_line = session.say, session.show_line
-    session.say, session.show_line = _tee(say), _thinned(show_line)
+    session.say, session.show_line = _tee(say), _thinned(show_line, _logger())
     try:
         yield
     finally:
@@ -30,10 +34,22 @@ def logged(session: Session) -> Iterator[None]:
 
 def log(text: str) -> None:
     """To the log of the current run alone; nothing outside of one."""
+    _logger()(text)
+
+
+def _logger() -> Callable[[str], None]:
     try:
-        get_run_logger().info(text)
+        return get_run_logger().info
     except MissingContextError:
-        return
+        return lambda _text: None
+
+
+def _below_root() -> bool:
+    from prefect.context import FlowRunContext, TaskRunContext
+
+    context = FlowRunContext.get()
+    within = context is not None and context.flow_run is not None and context.flow_run.parent_task_run_id is not None
+    return within or TaskRunContext.get() is not None
 
 
 def _tee(say: Callable[[str], None]) -> Callable[[str], None]:
@@ -44,7 +60,7 @@ def _tee(say: Callable[[str], None]) -> Callable[[str], None]:
     return both
 
 
-def _thinned(show_line: Callable[[str], None] | None) -> Callable[[str], None]:
+def _thinned(show_line: Callable[[str], None] | None, root: Callable[[str], None]) -> Callable[[str], None]:
     last = 0.0
 
     def show(text: str) -> None:
@@ -53,6 +69,8 @@ def _thinned(show_line: Callable[[str], None] | None) -> Callable[[str], None]:
             show_line(text)
         if time.monotonic() - last >= SHOW_EVERY_S:
             last = time.monotonic()
-            log(text)
+            root(text)
+            if _below_root():
+                log(text)
 
     return show

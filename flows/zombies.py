@@ -8,32 +8,58 @@ while its process is gone, is left alone: its pause was the last event, and no h
 from __future__ import annotations
 
 import contextvars
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Self
 from uuid import UUID
 
+from narrows.inquiry.errors import NarrowsError
+
 TAG = "narrows"
 """On every flow run of narrows; the automation looks at no other run of a shared server."""
-BEAT_S = 60
-SILENCE_S = 600
+SILENCE_S = 600.0
 """Longer than three intervals of the slowest client: Prefect's own default interval is 180 s."""
+SILENCE_VARIABLE = "NARROWS_SILENCE_S"
+LEAST_SILENCE_S = 10.0
+"""The server looks every 5 s, and an event may be on its way for as long (Prefect 3.9)."""
+BEATS = 5
+"""Heartbeats of a run within the time limit: one that comes late, or two that are lost, must not kill it."""
 AUTOMATION = "narrows: a run without a heartbeat has crashed"
 MESSAGE = "no heartbeat: its process is gone. `narrows investigate CASE --resume` goes on from the docket"
 
 
-def ensure_reaper(silence_s: int = SILENCE_S) -> bool:
+def silence_s(environ: Mapping[str, str] = os.environ) -> float:
+    """How long a run may be silent before it counts as dead: NARROWS_SILENCE_S, else ten minutes.
+
+    Raises ``NarrowsError`` for a value that is no number of seconds, or too short for a run that lives.
+    """
+    text = environ.get(SILENCE_VARIABLE)
+    if not text:
+        return SILENCE_S
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not LEAST_SILENCE_S <= seconds < float("inf"):
+        raise NarrowsError(f"{SILENCE_VARIABLE} is {text!r}; give a number of seconds, {LEAST_SILENCE_S:g} or more")
+    return seconds
+
+
+def ensure_reaper(limit_s: float | None = None) -> bool:
     """Whether the server had to be told to crash silent runs of narrows; it knows it now in any case.
 
-    Raises what Prefect's client raises where the server refuses automations.
+    ``limit_s`` is the silence that counts as death, by default ``silence_s()``. Raises what Prefect's client raises
+    where the server refuses automations.
     """
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.objects import StateType
     from prefect.events.actions import ChangeFlowRunState
     from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 
+    within = timedelta(seconds=silence_s() if limit_s is None else limit_s)
     wanted = AutomationCore(
         name=AUTOMATION,
         description="Marks flow runs tagged 'narrows' as crashed when they fall silent. Made by narrows.",
@@ -46,14 +72,14 @@ def ensure_reaper(silence_s: int = SILENCE_S) -> bool:
                 "for_each": {"prefect.resource.id"},
                 "posture": Posture.Proactive,
                 "threshold": 1,
-                "within": timedelta(seconds=silence_s),
+                "within": within,
             }
         ),
         actions=[ChangeFlowRunState(name=None, state=StateType.CRASHED, message=MESSAGE, force=False)],
     )
     with get_client(sync_client=True) as client:
         there = [one for one in client.read_automations_by_name(AUTOMATION) if one.enabled]
-        if any(getattr(one.trigger, "within", None) == timedelta(seconds=silence_s) for one in there):
+        if any(getattr(one.trigger, "within", None) == within for one in there):
             return False
         for old in there:
             client.delete_automation(old.id)
@@ -62,31 +88,32 @@ def ensure_reaper(silence_s: int = SILENCE_S) -> bool:
 
 
 class Pulse:
-    """Heartbeats of the subflows of a run. Used in ``with``.
+    """Heartbeats of a run and of its subflow that is open. Used in ``with``, inside the root run.
 
     A subflow's own heartbeat costs it a second at its end, ten times in an investigation; this one thread beats for
-    whichever subflow is open.
+    whichever subflow is open, and for the root, whose own heartbeat may be slower than the time limit allows.
     """
 
-    def __init__(self, interval_s: float = BEAT_S) -> None:
-        self._interval_s = interval_s
+    def __init__(self, interval_s: float | None = None) -> None:
+        self._interval_s = silence_s() / BEATS if interval_s is None else interval_s
         self._over = threading.Event()
         self._lock = threading.Lock()
-        self._open: tuple[UUID, str, tuple[str, ...]] | None = None
+        self._open: list[tuple[UUID, str, tuple[str, ...]]] = []
         context = contextvars.copy_context()  # Prefect's settings live in it
         self._thread = threading.Thread(target=context.run, args=(self._beat,), daemon=True, name="pulse")
 
     @contextmanager
-    def of(self, run_id: str, name: str, tags: list[str]) -> Iterator[None]:
+    def of(self, run_id: str, name: str, tags: Sequence[str]) -> Iterator[None]:
         """Beats for the flow run ``run_id`` while it is open, beginning now."""
+        one = (UUID(run_id), name, tuple(tags))
         with self._lock:
-            self._open = (UUID(run_id), name, tuple(tags))
-            _emit(*self._open)
+            self._open.append(one)
+            _emit(*one)
         try:
             yield
         finally:
             with self._lock:
-                self._open = None
+                self._open.remove(one)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -98,8 +125,8 @@ class Pulse:
     def _beat(self) -> None:
         while not self._over.wait(self._interval_s):
             with self._lock:  # never for a run that has ended meanwhile: it would be taken for silent
-                if self._open:
-                    _emit(*self._open)
+                for one in self._open:
+                    _emit(*one)
 
 
 def _emit(run_id: UUID, name: str, tags: tuple[str, ...]) -> None:

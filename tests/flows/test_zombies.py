@@ -9,8 +9,11 @@ from uuid import UUID
 
 import pytest
 
+from narrows.flows.processes import wait_until
 from narrows.flows.server import ServerHandle
-from narrows.flows.zombies import AUTOMATION, TAG, Pulse, ensure_reaper
+from narrows.flows.zombies import AUTOMATION, TAG, Pulse, ensure_reaper, silence_s
+from narrows.flows.zombies import SILENCE_S as DEFAULT_S
+from narrows.inquiry.errors import NarrowsError
 
 SILENCE_S = 12
 
@@ -68,3 +71,29 @@ def test_the_automation_is_made_once_and_brought_up_to_date(client: Any) -> None
     assert not ensure_reaper(SILENCE_S)
     assert ensure_reaper(2 * SILENCE_S)
     assert len(client.read_automations_by_name(AUTOMATION)) == 1
+
+
+def test_the_time_limit_is_ten_minutes_or_what_the_variable_says() -> None:
+    assert silence_s({}) == silence_s({"NARROWS_SILENCE_S": ""}) == DEFAULT_S == 600
+    assert silence_s({"NARROWS_SILENCE_S": "45.5"}) == 45.5
+    for wrong in ("9", "-60", "soon", "nan", "inf"):
+        with pytest.raises(NarrowsError, match="give a number of seconds, 10 or more"):
+            silence_s({"NARROWS_SILENCE_S": wrong})
+
+
+def test_a_run_and_its_open_subflow_beat_until_they_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    from narrows.flows import zombies
+
+    beats: list[str] = []
+    monkeypatch.setattr(zombies, "_emit", lambda _run, name, _tags: beats.append(name))
+    root, rung = str(UUID(int=1)), str(UUID(int=2))
+    with Pulse(interval_s=0.05) as pulse, pulse.of(root, "root", ()):
+        with pulse.of(rung, "rung", ()):
+            assert wait_until(lambda: min(beats.count("root"), beats.count("rung")) >= 3, 10)
+        left = beats.count("rung")
+        seen = beats.count("root")
+        assert wait_until(lambda: beats.count("root") >= seen + 3, 10)
+        assert beats.count("rung") == left
+    over = len(beats)
+    time.sleep(0.2)
+    assert len(beats) == over
