@@ -63,7 +63,7 @@ def reconcile(evidence: dict[str, Any], shape: Shape) -> Reconciliation:
     local = np.asarray(evidence["difference"]["local_ms"])
     changes = tuple(float(one) for one in local.mean(axis=0)) if local.size else ()
     if lead in (Account.TRANSFER, Account.PIPELINE):
-        return _communication(lead, shares, shape, changes, _slower_collectives(evidence), _slower_group(evidence))
+        return _communication(lead, shares, shape, changes, _slower_collectives(evidence), slower_group(evidence))
     high, low = _high_ranks(step, local), _low_ranks(step, local)
     movement = _movement(evidence)
     if high and not low:
@@ -151,7 +151,7 @@ def _slower_collectives(evidence: dict[str, Any]) -> tuple[int, ...]:
     return tuple(int(at) for at in high) if apart else ()
 
 
-def _slower_group(evidence: dict[str, Any]) -> tuple[int, int] | None:
+def slower_group(evidence: dict[str, Any]) -> tuple[int, int] | None:
     """Ranks of the groups whose service grew most, and how many of them each host holds.
 
     None where groups of several shapes share the growth, where those that grew stay inside a host, or where the
@@ -164,7 +164,7 @@ def _slower_group(evidence: dict[str, Any]) -> tuple[int, int] | None:
     growth = {shape: means[1][shape] - means[0].get(shape, 0.0) for shape in means[1]}
     total = sum(max(one, 0.0) for one in growth.values())
     lead = max(growth, key=lambda shape: growth[shape], default=None)
-    if lead is None or growth[lead] <= HIGH_SHARE * total:
+    if lead is None or not growth[lead] > HIGH_SHARE * total:
         return None
     ranks, hosts = map(int, lead.split("/"))
     return (ranks, ranks // hosts) if hosts > 1 and ranks % hosts == 0 else None

@@ -12,7 +12,7 @@ import pytest
 from narrows.inquiry.accounts import Account
 from narrows.inquiry.scopes import Scope
 from narrows.reducers.evidence import ArmRuns, build_evidence
-from narrows.reducers.reconcile import Reconciliation, Shape, reconcile
+from narrows.reducers.reconcile import Reconciliation, Shape, reconcile, slower_group
 
 HOSTS = ("n0", "n0", "n1", "n1")
 SHAPE = Shape(nodes=2, ranks_per_node=2, hosts=HOSTS, scopes=(Scope.ONE_RANK, Scope.ONE_NODE, Scope.TWO_NODES))
@@ -115,6 +115,42 @@ def test_longer_service_across_hosts_is_the_link(read: Read) -> None:
     assert (found.mechanism, found.account, found.view) == ("link", Account.TRANSFER, "least_waiting_rank")
     assert found.culprit == {"kind": "link", "members": ["n0", "n1"]}
     assert found.kappa == {"one_rank": 0.0, "one_node": 0.0, "two_nodes": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "group"),
+    [
+        ({"16/16": 3.0, "2/1": 5.0}, {"16/16": 4.0, "2/1": 5.1}, (16, 1)),
+        ({"8/4": 3.0}, {"8/4": 4.0}, (8, 2)),
+        ({"16/16": 3.0}, {"16/16": 3.0, "32/16": 2.0}, (32, 2)),
+        ({"16/16": 3.0, "32/16": 3.0}, {"16/16": 4.0, "32/16": 4.0}, None),  # both grew
+        ({"16/16": 3.0, "2/1": 5.0}, {"16/16": 3.0, "2/1": 6.0}, None),  # inside a host
+        ({"6/4": 3.0}, {"6/4": 4.0}, None),  # hosts hold unequal parts of it
+        ({"16/16": 3.0}, {"16/16": 2.0}, None),
+        ({}, {}, None),
+    ],
+)
+def test_the_group_that_got_slower_is_told_by_its_shape(
+    before: dict[str, float], after: dict[str, float], group: tuple[int, int] | None
+) -> None:
+    arms = {"healthy": before, "regressed": after}
+    evidence = {"arms": {name: {"units": [{"group_service_ms": own}] * 2} for name, own in arms.items()}}
+    assert slower_group(evidence) == group
+
+
+def test_a_slower_group_of_one_rank_a_host_shows_half_of_its_loss_on_two_hosts() -> None:
+    shape = Shape(nodes=16, ranks_per_node=2, hosts=tuple(f"n{at // 2}" for at in range(32)), scopes=(Scope.TWO_NODES,))
+    accounts = {one.value: [0.0, 0.0] for one in Account} | {Account.TRANSFER.value: [1.0, 1.0]}
+    units = {"healthy": {"16/16": 3.0}, "regressed": {"16/16": 4.0}}
+    evidence = {
+        "arms": {name: {"ranks": [0], "units": [{"group_service_ms": own}] * 2} for name, own in units.items()},
+        "difference": {
+            "step_ms": [1.0, 1.0],
+            "accounts": dict.fromkeys(("rank_mean", "critical_path", "least_waiting_rank"), accounts),
+            "local_ms": [],
+        },
+    }
+    assert reconcile(evidence, shape).kappa["two_nodes"] == pytest.approx((1 / 2) / (15 / 16))
 
 
 def test_longer_service_inside_one_host_is_the_collective(read: Read) -> None:
