@@ -23,6 +23,7 @@ from narrows.flows.canary_rollout_report import keep_report, record_of
 from narrows.flows.canary_rollout_run import conclude, held, perform
 from narrows.flows.canary_rollout_sets import Wanted
 from narrows.flows.cancelling import CancelledRunError, CancelWatch
+from narrows.flows.client_settings import server_needed
 from narrows.flows.context import put
 from narrows.flows.launching import LaunchCancelledError
 from narrows.flows.run_log import logged
@@ -42,12 +43,13 @@ TAG = "narrows"
 def run_on_board(session: Session, rollout: Rollout, server: ServerHandle) -> dict[str, Any]:
     """The roll-out as a flow run on ``server``: its record. Raises what ended it before its time."""
     ended: dict[str, Any] = {"page": server.ui_url}
-    with put(_open, (session, rollout, ended)):
-        state = canary_rollout(list(rollout.upgraded), list(rollout.control), return_state=True)
-    if "error" in ended:
-        raise ended["error"]
-    if "record" not in ended:
-        state.result()  # raises what nobody foresaw
+    with server_needed(server.url, "the docket keeps what was found: give the same command again"):
+        with put(_open, (session, rollout, ended)):
+            state = canary_rollout(list(rollout.upgraded), list(rollout.control), return_state=True)
+        if "error" in ended:
+            raise ended["error"]
+        if "record" not in ended:
+            state.result()  # raises what nobody foresaw
     record: dict[str, Any] = ended["record"]
     return record
 

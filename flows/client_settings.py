@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from narrows.inquiry.errors import ServerError
+
 _QUIET_S = 3.0  # the server writes 20 records a second and more: this long without one, it has none left
 _FINAL = ["COMPLETED", "FAILED", "CANCELLED", "CRASHED"]
 
@@ -27,6 +29,8 @@ def client_environment(url: str, folder: Path | None = None) -> dict[str, str]:
         "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",
         # what narrows says is on the terminal already; Prefect's copy goes to its page alone
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": os.environ.get("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL"),
+        # a server that is away is said in one sentence; Prefect's threads would print their tracebacks before it
+        "PREFECT_INTERNAL_LOGGING_LEVEL": os.environ.get("PREFECT_INTERNAL_LOGGING_LEVEL", "CRITICAL"),
         "DO_NOT_TRACK": "1",
     }
     if folder:
@@ -46,6 +50,30 @@ def password_header() -> dict[str, str]:
     """The header that carries the password of the user's server; nothing where none is set."""
     secret = os.environ.get("PREFECT_API_AUTH_STRING")
     return {"Authorization": "Basic " + base64.b64encode(secret.encode()).decode()} if secret else {}
+
+
+@contextlib.contextmanager
+def server_needed(url: str, next_move: str) -> Iterator[None]:
+    """Raises ``ServerError`` where the server stops answering for longer than Prefect's client waits.
+
+    Some of its calls do not wait at all: a slot for a task is asked for once.
+    """
+    import httpx
+
+    try:
+        yield
+    except Exception as error:
+        if not any(isinstance(one, httpx.TransportError) for one in _causes(error)):
+            raise
+        raise ServerError(f"the Prefect server at {url} stopped answering; {next_move}") from error
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 @contextlib.contextmanager

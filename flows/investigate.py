@@ -22,7 +22,7 @@ from narrows.flows.board_parts import answers_of, ledger_of, links_of, waiting_o
 from narrows.flows.board_rows import judged_at, registered_markdown, rows_of, rung_outcome
 from narrows.flows.cancelling import CancelledRunError, CancelWatch
 from narrows.flows.casefile import load_case
-from narrows.flows.client_settings import without_heartbeat
+from narrows.flows.client_settings import server_needed, without_heartbeat
 from narrows.flows.context import put
 from narrows.flows.dead_runs import crash_dead_runs, docket_tag
 from narrows.flows.found import Found
@@ -50,14 +50,15 @@ _ended: ContextVar[dict[str, Any] | None] = ContextVar("narrows_ended", default=
 def run_on_board(session: Session, case_file: Path, until: Rung | None, server: ServerHandle) -> Stop:
     """The investigation of an open session as a flow run on ``server``. Raises what ended it before its time."""
     ended: dict[str, Any] = {}
-    crash_dead_runs(session.directory, session.say)
-    ensure_reaper()
-    with put(_session, session), put(_page, server.ui_url), put(_ended, ended), tags(*tags_of(session)):
-        state = investigate(str(case_file), until=until.number if until else None, return_state=True)
-    if "error" in ended:
-        raise ended["error"]
-    if "stop" not in ended:
-        state.result()  # raises what nobody foresaw
+    with server_needed(server.url, f"the docket keeps what was found: narrows investigate {case_file} --resume"):
+        crash_dead_runs(session.directory, session.say)
+        ensure_reaper()
+        with put(_session, session), put(_page, server.ui_url), put(_ended, ended), tags(*tags_of(session)):
+            state = investigate(str(case_file), until=until.number if until else None, return_state=True)
+        if "error" in ended:
+            raise ended["error"]
+        if "stop" not in ended:
+            state.result()  # raises what nobody foresaw
     stop: Stop = ended["stop"]
     return stop
 

@@ -21,7 +21,7 @@ from narrows.flows.approval import ask as ask_person
 from narrows.flows.board import existing_pages, label_run, page_key, show_page, tag_run, verdict_tag
 from narrows.flows.cancelling import CancelledRunError, CancelWatch
 from narrows.flows.claims_store import ClaimStore, store_at
-from narrows.flows.client_settings import without_heartbeat
+from narrows.flows.client_settings import server_needed, without_heartbeat
 from narrows.flows.commands import launcher_of
 from narrows.flows.context import put
 from narrows.flows.fingerprint import state_folder
@@ -53,15 +53,16 @@ def run_on_board(
     """The revalidation of ``found`` as a flow run on ``server``: its rows. Raises what ended it before its time."""
     given: dict[str, Any] = {"store": store, "found": found, "say": progress.say, "line": progress.line,
                              "page": server.ui_url}  # fmt: skip
-    with put(_given, given):
-        names = [one.claim.name for one in found if one.reasons]
-        state = revalidate(
-            str(store.folder), claims=names, reason="the command line", approve_all=approve_all, return_state=True
-        )
-    if "error" in given:
-        raise given["error"]
-    if "rows" not in given:
-        state.result()
+    with server_needed(server.url, "the docket keeps what was found: give the same command again"):
+        with put(_given, given):
+            names = [one.claim.name for one in found if one.reasons]
+            state = revalidate(
+                str(store.folder), claims=names, reason="the command line", approve_all=approve_all, return_state=True
+            )
+        if "error" in given:
+            raise given["error"]
+        if "rows" not in given:
+            state.result()
     rows: list[dict[str, Any]] = given["rows"]
     return rows
 

@@ -9,7 +9,7 @@ from narrows.inquiry.accounts import Account
 from narrows.inquiry.codec import digest
 from narrows.inquiry.scopes import Rung, Scope
 
-ANALYSIS_VERSION = "narrows-2"
+ANALYSIS_VERSION = "narrows-3"
 """Named in every registration; a change of the statistics or of the ledger's rules changes it."""
 
 

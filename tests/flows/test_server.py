@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import httpx
 import pytest
 
-from narrows.flows.client_settings import await_records, client_environment, client_settings
+from narrows.flows.client_settings import await_records, client_environment, client_settings, server_needed
 from narrows.flows.processes import MARK, is_alive
 from narrows.flows.server import (
     ServerHandle,
@@ -69,6 +70,21 @@ def test_a_client_never_falls_back_to_the_ephemeral_server(monkeypatch: pytest.M
     ours = client_environment("http://127.0.0.1:1/api", Path("/h"))
     assert ours["PREFECT_HOME"] == "/h/prefect"
     assert ours["NO_PROXY"] == "corp.example,127.0.0.1,localhost"
+
+
+def _without_a_slot() -> None:
+    try:
+        httpx.get("http://127.0.0.1:1/api/health")
+    except httpx.HTTPError as error:
+        raise RuntimeError("no slot") from error
+
+
+def test_a_server_that_went_away_is_one_sentence_however_deep_the_refused_connection_lies() -> None:
+    url = "http://127.0.0.1:1/api"
+    with pytest.raises(ServerError, match=rf"at {url} stopped answering; do this"), server_needed(url, "do this"):
+        _without_a_slot()
+    with pytest.raises(RuntimeError, match="another matter"), server_needed(url, "do this"):
+        raise RuntimeError("another matter")
 
 
 def test_settings_are_undone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ from narrows.reducers.ledger import build_ledger
 from narrows.reducers.ledger_replay import what_if
 from narrows.reducers.rundir import read_run
 from narrows.reducers.sweep import Intervals
-from narrows.reducers.third_opinion import third_opinion
 
 
 @pytest.fixture
@@ -74,30 +73,3 @@ def test_a_replay_that_misses_the_measured_steps_by_more_than_three_percent_allo
     assert found.accounts == ()
     assert found.replay_error[1] > 0.03
     assert "the replay of the regressed run differs from its measured steps by +" in (found.why_not or "")
-
-
-def test_the_third_opinion_on_a_stretch_is_that_on_the_whole_run(ledger):
-    slow = {"compute": lambda rank, _step: 9_000_000 if rank == 1 else 6_000_000, "num_steps": 90}
-    both = ledger("healthy", num_steps=90), ledger("regressed", **slow)
-    whole, part = what_if(*both), third_opinion(*both)
-    assert (whole.steps, part.steps) == ((90, 90), (60, 60))
-    assert part.replay_error == pytest.approx((0, 0), abs=1e-9)
-    assert part.healthy_ms == pytest.approx(whole.healthy_ms)
-    assert part.accounts[0].account == whole.accounts[0].account == "compute"
-    assert part.accounts[0].share == pytest.approx(whole.accounts[0].share)
-
-
-def test_washout_is_not_replayed_and_a_stretch_from_the_middle_fits_its_measured_steps(ledger):
-    cold = {"segments": 2, "washout": 3, "read": lambda _rank, step: 9_000_000 if step % 12 < 3 else 500_000}
-    slow = cold | {"service": lambda _bucket, _step: 4_000_000}
-    found = third_opinion(ledger("healthy", **cold), ledger("regressed", **slow))
-    assert found.steps == (18, 18)
-    assert found.replay_error == pytest.approx((0, 0), abs=1e-9)
-    assert {one.account: one.share for one in found.accounts}["transfer"] == pytest.approx(1)
-
-
-def test_runs_whose_single_step_is_too_large_are_not_replayed(ledger, monkeypatch):
-    monkeypatch.setattr("narrows.reducers.third_opinion.MOST_EVENTS", 5)
-    found = third_opinion(ledger("healthy"), ledger("regressed", read=lambda _rank, _step: 3_000_000))
-    assert (found.accounts, found.steps) == ((), (0, 0))
-    assert "too many to replay" in (found.why_not or "")
