@@ -14,6 +14,7 @@ import pandas as pd
 
 from narrows.reducers.columns import shared
 from narrows.reducers.records import ABSENT
+from narrows.reducers.traces.kinds import SYMMETRIC_OPS
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from narrows.reducers.records import F64, I64, Bool, Run
-
-SYMMETRIC_OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
-"""Operations that no member can leave before the last one arrived. Names are matched by their beginning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-import numpy.typing as npt
+from msgspec import Struct
 
+from narrows.reducers.traces.device_work import Columns
 from narrows.reducers.traces.intervals import (
     Ints,
     Union,
@@ -22,13 +21,12 @@ from narrows.reducers.traces.kinds import Work
 from narrows.reducers.traces.linking import Links
 from narrows.reducers.traces.reader import Trace
 from narrows.reducers.traces.reduced import Accounts, Gaps
-from narrows.reducers.traces.table import Columns
+from narrows.reducers.traces.times import Flags
 
 QUEUE_NS = 1_000  # shorter gaps lie between back-to-back kernels on any device
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
+class Timeline(Struct, frozen=True, kw_only=True):
     """Device events with ends clipped inside their stream; all arrays of shape (events,)."""
 
     columns: Columns
@@ -92,8 +90,7 @@ def _union(events: Timeline, rows: Ints) -> Union:
 _PARTS = ("host_ns", "input_ns", "launch_ns", "dependency_ns", "queue_ns", "unlinked_ns")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GapSums:
+class GapSums(Struct, frozen=True, kw_only=True):
     """The idle gaps of one device by cause, in all and for each step (by the work that ended the gap)."""
 
     total: Gaps
@@ -115,15 +112,16 @@ def gaps(events: Timeline, links: Links, device: int, waits_for_data: Union) -> 
         rows = piece[np.lexsort((~links.linked[piece], starts[piece]))]
         ended_by = rows[np.searchsorted(starts[rows], until, side="left")]
         table = _gap_parts(begins, until, links.launch[ended_by], links.linked[ended_by], waits_for_data)
-        place = links.place[ended_by]
         sums[-1] += table.sum(axis=0)
-        for column, values in zip(sums.T, table.T, strict=True):  # one at a time: far quicker than whole rows
-            np.add.at(column, place[place >= 0], values[place >= 0])
+        order = np.argsort(links.place[ended_by], kind="stable")
+        places, firsts = np.unique(links.place[ended_by][order], return_index=True)
+        totals = np.add.reduceat(table[order], firsts, axis=0) if len(table) else table
+        sums[places[places >= 0]] += totals[places >= 0]
     each = [Gaps(num=int(row[0]), **dict(zip(_PARTS, row[1:].tolist(), strict=True))) for row in sums]
     return GapSums(total=each[-1], steps=each[:-1])
 
 
-def _gap_parts(begins: Ints, until: Ints, launch: Ints, linked: npt.NDArray[np.bool_], waits_for_data: Union) -> Ints:
+def _gap_parts(begins: Ints, until: Ints, launch: Ints, linked: Flags, waits_for_data: Union) -> Ints:
     """A row for each gap: 1, then its nanoseconds in the order of _PARTS."""
     length = until - begins
     short = length < QUEUE_NS

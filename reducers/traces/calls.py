@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from narrows.reducers.traces.accounts import Timeline
-from narrows.reducers.traces.events import Args, Loose
+from narrows.reducers.traces.events import Args, Loose, whole_number
 from narrows.reducers.traces.kinds import ELEMENT_BYTES, HOST_COLLECTIVE, POINT_TO_POINT, operation_of
 from narrows.reducers.traces.linking import Links, step_at
 from narrows.reducers.traces.reader import Trace
 from narrows.reducers.traces.reduced import Collective
-from narrows.reducers.traces.table import whole_number
 
 HOST = "host"
 
 
 def device_collectives(trace: Trace, events: Timeline, links: Links) -> list[Collective]:
     """Every communication kernel in order of its start, with what its metadata says."""
-    devices = list(trace.table.devices)
+    devices = list(trace.table.work.devices)
     base = trace.base_ns or 0
     found = []
-    for row, args in trace.table.collectives.items():
+    for row, args in trace.table.work.collectives.items():
         place = int(links.place[row])
-        kernel = trace.table.names[int(events.columns.name[row])]
+        kernel = trace.table.work.names[int(events.columns.name[row])]
         found.append(
             _collective(
                 args,

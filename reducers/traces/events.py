@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -11,6 +12,16 @@ from msgspec import Raw, Struct, field
 
 # A value may be written as a number or as text, by version and by vendor.
 Loose = int | float | str | None
+LARGEST = 1 << 62
+
+
+def whole_number(value: Loose) -> int | None:
+    """The whole number that a value holds, written as a number or as text; None for anything else."""
+    try:
+        number = int(value) if value is not None else None
+    except (ValueError, OverflowError):
+        return None
+    return number if number is not None and abs(number) < LARGEST else None
 
 
 class Args(Struct, gc=False):
@@ -66,14 +77,12 @@ class DigitEvent(Struct, gc=False):
 NO_ARGS = Args()
 AnyEvent = Event | DigitEvent
 
-_LISTS: dict[bool, Callable[[bytes | bytearray], list[AnyEvent]]] = {
-    False: msgspec.json.Decoder(list[Event]).decode,  # type: ignore[dict-item]  # list is invariant
-    True: msgspec.json.Decoder(list[DigitEvent]).decode,  # type: ignore[dict-item]  # list is invariant
-}
-_ONES: dict[bool, Callable[[bytes | bytearray], AnyEvent]] = {
-    False: msgspec.json.Decoder(Event).decode,
-    True: msgspec.json.Decoder(DigitEvent).decode,
-}
+
+@cache  # most traces need one of the four, and each takes a while to build
+def _decoder(kind: Any) -> Callable[[bytes | bytearray], Any]:
+    return msgspec.json.Decoder(kind).decode
+
+
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -82,16 +91,18 @@ def decode_list(text: bytes | bytearray, *, digits: bool) -> list[AnyEvent]:
 
     Raises one of DECODE_ERRORS when any part of it is damaged.
     """
-    return _LISTS[digits](text)
+    found: list[AnyEvent] = _decoder(list[DigitEvent] if digits else list[Event])(text)
+    return found
 
 
 def decode_one(record: bytes, *, digits: bool) -> tuple[AnyEvent, bool] | None:
     """The event of one record and whether it had to be repaired; None when it cannot be."""
+    decode = _decoder(DigitEvent if digits else Event)
     try:
-        return _ONES[digits](record), False
+        return decode(record), False
     except DECODE_ERRORS:
         pass
-    repaired = first_readable(record, _ONES[digits])
+    repaired = first_readable(record, decode)
     if repaired is None:
         repaired = first_readable(record, lambda text: _leniently(text, digits=digits))
     return None if repaired is None else (repaired, True)

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
+from narrows.reducers.traces.times import Nanoseconds
+
+Ints = Nanoseconds
 
 
 class Union(NamedTuple):
@@ -56,21 +57,25 @@ def covered_before(cover: Union, times: Ints) -> Ints:
     if not len(cover.starts):
         return np.zeros(len(times), np.int64)
     sums = np.concatenate(([0], np.cumsum(cover.ends - cover.starts)))
-    index = np.searchsorted(cover.starts, times, side="right")
-    inside = np.minimum(times - cover.starts[index - 1], cover.ends[index - 1] - cover.starts[index - 1])
-    return np.where(index > 0, sums[index - 1] + inside, 0).astype(np.int64)
+    begun = np.searchsorted(cover.starts, times, side="right")
+    to_come = np.maximum(cover.ends[begun - 1] - times, 0)  # of the interval that began last
+    return np.where(begun > 0, sums[begun] - to_come, 0)
 
 
 def covered_within(cover: Union, starts: Ints, ends: Ints) -> Ints:
     """Nanoseconds of ``cover`` inside each interval."""
     if not len(cover.starts) or not len(starts):
         return np.zeros(len(starts), np.int64)
-    return covered_before(cover, ends) - covered_before(cover, starts)
+    before = covered_before(cover, np.concatenate((starts, ends)))
+    return before[len(starts) :] - before[: len(starts)]
 
 
 def touching(cover: Union, other: Union) -> Union:
     """The pieces of ``cover`` that overlap ``other`` anywhere, whole."""
-    kept = covered_within(other, cover.starts, cover.ends) > 0
+    if not len(cover.starts) or not len(other.starts):
+        return EMPTY
+    next_one = np.searchsorted(other.ends, cover.starts, side="right")  # the first of the other that ends later
+    kept = np.append(other.starts, _NEVER)[next_one] < cover.ends
     return Union(cover.starts[kept], cover.ends[kept])
 
 
@@ -87,6 +92,9 @@ def segments(starts: Ints, ends: Ints, rows: Ints) -> Iterator[Ints]:
 
     ``starts[rows]`` must be in order.
     """
+    if len(rows) <= _BLOCK:
+        yield rows
+        return
     first, reach = 0, -_NEVER
     for low in range(0, len(rows), _BLOCK):
         block = rows[low : low + _BLOCK]

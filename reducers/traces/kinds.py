@@ -35,6 +35,7 @@ INSTANT = "cpu_instant_event"
 STEP = re.compile(r"ProfilerStep#?(\d+)")
 INPUT_PREFIX = "enumerate(DataLoader)"
 HOST_COLLECTIVE = re.compile(r"(gloo|mpi|ucc|hccl):(\w+)")
+MARKS = ("ProfilerStep", INPUT_PREFIX, "gloo:", "mpi:", "ucc:", "hccl:")  # what annotations of use begin with
 
 # Kernels that communicate, where no metadata says so: NCCL, RCCL, MSCCL; NVSHMEM and DeepEP; vLLM's and AITER's custom
 # all-reduce; PyTorch's symmetric memory; TensorRT-LLM's and FlashInfer's one- and two-shot all-reduce; oneCCL and HCCL.
@@ -61,6 +62,8 @@ _OPERATIONS = (
     ("scatter", re.compile(r"scatter", re.IGNORECASE)),
 )
 POINT_TO_POINT = frozenset({"send", "recv"})
+SYMMETRIC_OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+"""Operations that no member can leave before the last one arrived. Names are matched by their beginning."""
 
 ELEMENT_BYTES = {
     "float": 4, "double": 8, "half": 2, "bfloat16": 2, "float16": 2, "float32": 4, "float64": 8, "int": 4, "int32": 4,

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
 
 import numpy as np
-import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from narrows.reducers.traces.reduced import Label
+from narrows.reducers.traces.times import Floats
+from narrows.reducers.traces.times import Nanoseconds as Ints
 
 SHORT_KERNEL_NS = 10_000
 _RESAMPLES = 200
 _LEAST_STEPS = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thresholds:
+class Thresholds(Struct, frozen=True, kw_only=True):
     """When a share is large. All are shares of 1."""
 
     version: str = "bt-1"
@@ -35,10 +36,12 @@ class Thresholds:
     stability: float = 0.8
 
     def __post_init__(self) -> None:
-        for entry in fields(self):
-            value = getattr(self, entry.name)
-            if entry.name != "version" and not (isinstance(value, int | float) and 0 <= value <= 1):
-                raise ValueError(f"threshold {entry.name}: {value!r}; expected a share from 0 to 1")
+        for name, value in asdict(self).items():
+            if name == "version":
+                if not (isinstance(value, str) and value):
+                    raise ValueError(f"version: {value!r}; expected a text, such as 'mine-1'")
+            elif isinstance(value, bool) or not (isinstance(value, int | float) and 0 <= value <= 1):
+                raise ValueError(f"threshold {name}: {value!r}; expected a share from 0 to 1")
 
 
 BT_1 = Thresholds()
@@ -59,25 +62,28 @@ def thresholds_from(values: Mapping[str, object]) -> Thresholds:
     return Thresholds(**{**known, **changed})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepSums:
+class StepSums(Struct, frozen=True, kw_only=True):
     """What labels are decided on, one row a step (or one row in all): nanoseconds and counts, shape (steps,)."""
 
-    step: npt.NDArray[np.float64]
-    busy: npt.NDArray[np.float64]
-    communication: npt.NDArray[np.float64]
-    exposed_communication: npt.NDArray[np.float64]
-    exposed_copy: npt.NDArray[np.float64]
-    kernels: npt.NDArray[np.float64]
-    short_kernels: npt.NDArray[np.float64]
-    gaps: npt.NDArray[np.float64]
-    launch_gaps: npt.NDArray[np.float64]
-    input_gaps: npt.NDArray[np.float64]
+    step: Floats
+    busy: Floats
+    communication: Floats
+    exposed_communication: Floats
+    exposed_copy: Floats
+    kernels: Floats
+    short_kernels: Floats
+    gaps: Floats
+    launch_gaps: Floats
+    input_gaps: Floats
 
-    def mean(self, chosen: npt.NDArray[np.int64] | None = None) -> dict[str, float]:
-        """Mean of each over the steps, or over some of them."""
-        rows = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        return {name: float((row if chosen is None else row[chosen]).mean()) for name, row in rows.items()}
+    def mean(self) -> dict[str, float]:
+        """Mean of each over the steps."""
+        return {name: float(row.mean()) for name, row in asdict(self).items()}
+
+    def resampled_means(self, chosen: Ints) -> list[dict[str, float]]:
+        """Mean of each over the steps of each row of ``chosen``, shape (resamples, steps): indices of steps."""
+        means = {name: row[chosen].mean(axis=1).tolist() for name, row in asdict(self).items()}
+        return [dict(zip(means, values, strict=True)) for values in zip(*means.values(), strict=True)]
 
 
 def _share(part: float, whole: float) -> float:
@@ -151,12 +157,11 @@ def _stability(sums: StepSums, name: str, limits: Thresholds, *, has_input_spans
         return None
     draw = random.Random(1)  # noqa: S311  # a fixed seed: the same trace gets the same label
     length = max(1, round(num**0.5))
-    same = 0
-    for _ in range(_RESAMPLES):
-        firsts = np.array([draw.randrange(num) for _ in range(-(-num // length))], np.int64)
-        rows = ((firsts[:, None] + np.arange(length)) % num).ravel()[:num]
-        again, _ = choose(measure(sums.mean(rows)), limits, has_input_spans=has_input_spans)
-        same += again == name
+    blocks = -(-num // length)
+    firsts = np.array([draw.randrange(num) for _ in range(_RESAMPLES * blocks)], np.int64).reshape(_RESAMPLES, blocks)
+    chosen = ((firsts[:, :, None] + np.arange(length)) % num).reshape(_RESAMPLES, -1)[:, :num]
+    means = sums.resampled_means(chosen)
+    same = sum(choose(measure(mean), limits, has_input_spans=has_input_spans)[0] == name for mean in means)
     return same / _RESAMPLES
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from narrows.reducers.traces.table import Ints
-from narrows.reducers.traces.times import FLOAT_LIMIT_US, ns_from_digits, ns_from_us
+from narrows.reducers.traces.times import FLOAT_LIMIT_US, Ints, ns_from_digits, ns_from_us
 
 _DECODE_TIMES = msgspec.json.Decoder(list[float]).decode
 _DECODE_NUMBERS = msgspec.json.Decoder(list[int]).decode

@@ -6,25 +6,23 @@ real traces; the launch, found by correlation id, does not err.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-import numpy.typing as npt
+from msgspec import Struct
 
 from narrows.reducers.traces.reader import Trace
-from narrows.reducers.traces.table import Ints, Span
+from narrows.reducers.traces.table import Span
+from narrows.reducers.traces.times import Flags, Ints
 
 BEFORE, AFTER, UNLINKED, NO_STEPS = -1, -2, -3, -4
 _BLOCK = 1 << 14
 OUTSIDE = {BEFORE: "before", AFTER: "after", UNLINKED: "unlinked"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
+class Links(Struct, frozen=True, kw_only=True):
     """For each device event, shape (events,): its launch (ns), whether it has one, and the index of its step."""
 
     launch: Ints
-    linked: npt.NDArray[np.bool_]
+    linked: Flags
     place: Ints  # an index into ``steps``, or BEFORE, AFTER, UNLINKED, NO_STEPS
     steps: list[tuple[int, Span]]  # by start; each window ends where the next begins
     by_place: Ints  # the events' rows in order of place
@@ -49,7 +47,7 @@ def link(trace: Trace) -> Links:
     return Links(launch=launch, linked=linked, place=place, steps=steps, by_place=by_place, bounds=bounds)
 
 
-def _launches(trace: Trace) -> tuple[Ints, npt.NDArray[np.bool_]]:
+def _launches(trace: Trace) -> tuple[Ints, Flags]:
     correlation, known = trace.columns.correlation, trace.launches[:, 1]
     launch, linked = np.zeros(len(correlation), np.int64), np.zeros(len(correlation), np.bool_)
     for low in range(0, len(correlation) if len(known) else 0, _BLOCK):
@@ -61,7 +59,7 @@ def _launches(trace: Trace) -> tuple[Ints, npt.NDArray[np.bool_]]:
     return launch, linked
 
 
-def _launched_before(trace: Trace) -> npt.NDArray[np.bool_]:
+def _launched_before(trace: Trace) -> Flags:
     """Events without a launch whose id is lower than every launch's: the launch happened before the trace began."""
     columns = trace.columns
     positive = trace.launches[trace.launches[:, 1] > 0] if len(trace.launches) else trace.launches

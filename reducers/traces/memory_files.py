@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 import zlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from narrows.reducers.readers import allocator_snapshot, memory_timeline
-from narrows.reducers.readers.allocator_snapshot import DeviceSnapshot, read_allocator_snapshot
-from narrows.reducers.readers.common import UnreadableError, unpacked
-from narrows.reducers.readers.memory_timeline import read_memory_timeline
 from narrows.reducers.traces.reduced import AllocatorState, Memory, MemoryByCategory, Reduced
+
+if TYPE_CHECKING:
+    from narrows.reducers.readers.allocator_snapshot import DeviceSnapshot
+
+# Most traces have no such file beside them: what reads one is imported where one is seen.
 
 _HEAD_BYTES = 4096
 _GZIP = b"\x1f\x8b"
@@ -31,6 +33,8 @@ def memory_kind(path: Path) -> str | None:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
             if head.startswith(_PICKLE):
+                from narrows.reducers.readers import allocator_snapshot
+
                 return SNAPSHOT if allocator_snapshot.looks_like(head + file.read()) else None
     except OSError:
         return None
@@ -39,6 +43,10 @@ def memory_kind(path: Path) -> str | None:
             head = zlib.decompressobj(31).decompress(head, _HEAD_BYTES)
         except zlib.error:
             return None
+    if not head.lstrip().startswith(b"["):
+        return None
+    from narrows.reducers.readers import memory_timeline
+
     return TIMELINE if memory_timeline.looks_like(head) else None
 
 
@@ -48,8 +56,13 @@ def with_memory_files(reduced: Reduced, trace: Path) -> Reduced:
     A file is the trace's if its name tells the trace's rank (``rank3``, ``worker3``), or tells none and no other trace
     lies in the folder. One that cannot be read is listed with the reason, and costs nothing else.
     """
+    kinds = _files_of(trace, reduced.rank)
+    if not kinds:
+        return reduced
+    from narrows.reducers.readers.common import UnreadableError, unpacked
+
     memory, files = dict(reduced.memory), {}
-    for path, kind in _files_of(trace, reduced.rank).items():
+    for path, kind in kinds.items():
         files[path.name] = kind
         try:
             data, _ = unpacked(path.read_bytes(), str(path))
@@ -77,6 +90,8 @@ Fields = dict[str, MemoryByCategory | AllocatorState]
 
 def _timeline(data: bytes, path: Path, reduced: Reduced) -> dict[str, Fields]:
     """A timeline does not say its device: it is the trace's where that has one, else not known."""
+    from narrows.reducers.readers.memory_timeline import read_memory_timeline
+
     found = read_memory_timeline(data, str(path))
     device = next(iter(reduced.devices)) if len(reduced.devices) == 1 else UNKNOWN_DEVICE
     summary = MemoryByCategory(
@@ -90,6 +105,8 @@ def _timeline(data: bytes, path: Path, reduced: Reduced) -> dict[str, Fields]:
 
 
 def _snapshots(data: bytes, path: Path) -> dict[str, Fields]:
+    from narrows.reducers.readers.allocator_snapshot import read_allocator_snapshot
+
     found = read_allocator_snapshot(data, str(path)).devices
     return {device: {"snapshot": _state(one)} for device, one in found.items()}
 

@@ -8,68 +8,31 @@ others the whole is decoded in pieces: ``[`` + piece + ``]`` is valid JSON exact
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import Struct, field
 
+from narrows.reducers.traces.device_work import Columns
 from narrows.reducers.traces.events import DECODE_ERRORS, AnyEvent, decode_list, decode_one, first_readable
 from narrows.reducers.traces.launches import launch_columns
 from narrows.reducers.traces.source import Source
-from narrows.reducers.traces.table import Columns, Ints, Table
-from narrows.reducers.traces.times import loses_digits
+from narrows.reducers.traces.table import Table
+from narrows.reducers.traces.times import Ints, loses_digits
+from narrows.reducers.traces.wanted import anywhere, phase_and_separator, regular
 from narrows.reducers.traces.window import Layout, Opening, Window, find_events, sniff
 
 CHUNK_BYTES = 2 << 20
 _TRIES = 12  # boundaries guessed before a piece counts as damaged
-
-# Of the runtime's calls, those that put no work on a device are passed over: more than half of them in real traces.
-_NO_LAUNCH = (
-    rb'(?!\s*,\s*"name"\s*:\s*"(?:cuda|hip)(?:Event|StreamWait|StreamIs|StreamGet|Get|Func|Occupancy|DeviceGet|PointerGet'
-    rb"|PeekAtLast))"
-)
-_LAUNCHES = (
-    rb"(?:cuda_runtime|cuda_driver|Runtime|mtia_runtime|xpu_runtime|privateuse1_runtime|privateuse1_driver)\""
-    + _NO_LAUNCH
-)
-_OTHERS = (
-    rb"(?:kernel|gpu_memcpy|gpu_memset|Kernel|Memcpy|Memset|mtia_ccp_events|user_annotation|cpu_instant_event)\""
-    rb"|(?:cpu_op|Operator)\"\s*,\s*\"name\"\s*:\s*\"(?:ProfilerStep|enumerate\(DataLoader)"
-)
-
-
-_BY_LINES = (
-    rb'"cat": "(?!cpu_op", "name": "(?!Pro|enu)|ac2g|python)',
-    rb'[^\n]*\n(?:[^\n]*\n)?\s*"ts": (\d+(?:\.\d+)?),[^\n]*\n\s*"args": \{[^{}]*"correlation": (\d{1,18})\s*[,}]',
-)
-_ANYWHERE = (
-    rb'"cat"\s*:\s*"',
-    rb'[^{}]*?"ts"\s*:\s*(\d+(?:\.\d+)?)\s*,[^{}]*"args"\s*:\s*\{[^{}]*"correlation"\s*:\s*(\d{1,18})\s*[,}]',
-)
-
-
-@cache
-def _wanted(layout: str) -> re.Pattern[bytes]:
-    """A record that is wanted. Of a launch, two groups: its time and its correlation, where they stand as usual.
-
-    The pattern for Kineto's lines is twice as fast: what most records' category begins with turns them away before the
-    alternatives are tried one by one. None leaves its record.
-    """
-    opening, launch_fields = _BY_LINES if layout == "kineto" else _ANYWHERE
-    launch = _LAUNCHES + rb"(?:" + launch_fields + rb")?"
-    return re.compile(opening + rb"(?:" + launch + rb"|" + _OTHERS + rb")")
-
 
 _PIECE = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|args|pid|tid|ts)")')
 _EMPTY_END = re.compile(rb"\s*\]")
 _ARRAY_END = re.compile(rb"\}\s*,?\s*\](?=\s*(?:,|\}|$))")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quality:
+class Quality(Struct, frozen=True, kw_only=True):
     """What was wrong with the file, and how much was lost by it."""
 
     layout: str
@@ -80,8 +43,7 @@ class Quality:
     dropped_for: dict[str, int]  # the same, by reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+class Trace(Struct, frozen=True, kw_only=True):
     """A trace as it was read. Times in integer nanoseconds on the trace's own clock, plus ``base_ns``."""
 
     path: Path
@@ -89,7 +51,7 @@ class Trace:
     base_ns: int | None  # what makes times absolute (since 1970); 0 when they are; None when it is not known
     columns: Columns
     launches: Ints  # (launches, 2): start in ns, correlation; by correlation
-    table: Table = field(repr=False)
+    table: Table
     quality: Quality
 
 
@@ -106,12 +68,12 @@ def read_trace(path: Path | str, *, chunk_bytes: int = CHUNK_BYTES) -> Trace:
         return reader.result()
 
 
-@dataclass(slots=True, kw_only=True)
-class _Reader:
+class _Reader(Struct, kw_only=True):
     window: Window
     opening: Opening
     layout: Layout
     table: Table = field(default_factory=Table)
+    usual: re.Pattern[bytes] | None = None  # finds records that are written as usual, and cuts them out
     digits: bool = False
     closed: bool = False  # the end of the array was seen
     tail: bytes = b""
@@ -119,6 +81,10 @@ class _Reader:
     unreadable: int = 0
 
     def read(self) -> None:
+        if self.layout.by_lines:
+            window = self.window
+            found = phase_and_separator(self.layout.opens).search(window.buffer, window.start, window.end)
+            self.usual = regular(self.layout.opens, self.layout.closes, found[1], found[2]) if found else None
         read_next, finish = (
             (self._read_lines, self._finish_lines) if self.layout.by_lines else (self._read_pieces, self._finish_pieces)
         )
@@ -154,12 +120,35 @@ class _Reader:
             self._scan(window.start, window.end)
 
     def _scan(self, start: int, end: int) -> None:
-        """Cut out and keep the wanted records between two places where records begin or end."""
+        """Keep the wanted records between two places where records begin or end."""
+        if self.usual is None or not self._scan_usual(self.usual, start, end):
+            self._scan_anything(start, end)
+
+    def _scan_usual(self, usual: re.Pattern[bytes], start: int, end: int) -> bool:
+        """False if a record in sight is damaged, or not written as usual: then nothing was kept."""
+        rows = usual.findall(self.window.buffer, start, end)
+        if any(odd for _, _, odd, _ in rows):
+            self.usual = None
+            return False
+        records = [b'{"cat":"' + record for _, _, _, record in rows if record]
+        try:
+            events = self._decode(b"[" + b",".join(records) + b"]")
+        except DECODE_ERRORS:
+            return False
+        if not all(event.name and event.ts is not None for event in events):  # they may stand before the category
+            self.usual = None
+            return False
+        self.table.add(events)
+        self._add_launches([(time, number) for time, number, _, _ in rows if time])
+        return True
+
+    def _scan_anything(self, start: int, end: int) -> None:
+        """The same, record by record, whatever the order of the keys."""
         buffer, opens, closes = self.window.buffer, self.layout.opens, self.layout.closes
         records: list[bytearray] = []
         launches: list[tuple[bytes, bytes]] = []
         cut = cut_end = -1
-        for match in _wanted(self.layout.name).finditer(buffer, start, end):
+        for match in anywhere().finditer(buffer, start, end):
             if match.lastindex:
                 launches.append(match.groups())  # type: ignore[arg-type]  # the pattern has two groups
                 continue
@@ -172,9 +161,12 @@ class _Reader:
                 continue
             cut, cut_end = begin, finish
             records.append(buffer[begin + len(opens) - 1 : finish + len(closes)])
+        self._add_launches(launches)
+        self._keep(records)
+
+    def _add_launches(self, launches: list[tuple[bytes, bytes]]) -> None:
         if launches:
             self.table.add_launches(*launch_columns(launches))
-        self._keep(records)
 
     def _keep(self, records: list[bytearray]) -> None:
         if not records:
@@ -268,7 +260,7 @@ class _Reader:
 
     def result(self) -> Trace:
         self.window.buffer = bytearray()
-        columns, launches = self.table.finish()
+        launches, columns = self.table.launches(), self.table.work.columns()
         metadata = _metadata(self.opening.head, self.tail)
         dropped = dict(self.table.dropped)
         if self.unreadable:

@@ -28,7 +28,8 @@ from narrows.reducers.traces.reduced import (
     Step,
 )
 from narrows.reducers.traces.sums import busiest_device, step_sums
-from narrows.reducers.traces.table import Ints, Span
+from narrows.reducers.traces.table import Span
+from narrows.reducers.traces.times import Ints
 
 _TOP = 10
 _NAME_LENGTH = 160
@@ -46,9 +47,9 @@ def reduce_trace(trace: Trace, *, limits: Thresholds = BT_1) -> Reduced:
     """The reduced trace. Accounts are exact unions in integer nanoseconds."""
     events, links = timeline(trace), link(trace)
     waits = _union_of(trace.table.inputs)
-    whole = {name: accounts(events, events.on(number)) for name, number in trace.table.devices.items()}
+    whole = {name: accounts(events, events.on(number)) for name, number in trace.table.work.devices.items()}
     devices = {name: entry for name, entry in whole.items() if entry is not None}
-    parts = {name: gaps(events, links, trace.table.devices[name], waits) for name in devices}
+    parts = {name: gaps(events, links, trace.table.work.devices[name], waits) for name in devices}
     steps = _steps(trace, events, links)
     calls = device_collectives(trace, events, links) + host_collectives(trace, links)
     info = trace.metadata.get("distributedInfo")
@@ -97,7 +98,7 @@ def _union_of(spans: list[Span]) -> Union:
 
 def _by_device(events: Timeline, trace: Trace, rows: Ints) -> dict[str, Accounts]:
     devices = events.columns.device[rows]
-    found = {name: accounts(events, rows[devices == number]) for name, number in trace.table.devices.items()}
+    found = {name: accounts(events, rows[devices == number]) for name, number in trace.table.work.devices.items()}
     return {name: entry for name, entry in found.items() if entry is not None}
 
 
@@ -119,7 +120,7 @@ def _outside(trace: Trace, events: Timeline, links: Links) -> dict[str, dict[str
 
 
 def _top_kernels(trace: Trace, events: Timeline) -> list[Kernel]:
-    num_names = len(trace.table.names)
+    num_names = len(trace.table.work.names)
     if not num_names or not len(events.ends):
         return []
     columns = events.columns
@@ -131,7 +132,7 @@ def _top_kernels(trace: Trace, events: Timeline) -> list[Kernel]:
     order = np.argsort(-totals, kind="stable")[:_TOP]
     return [
         Kernel(
-            name=_short(trace.table.names[index]),
+            name=_short(trace.table.work.names[index]),
             work=Work(int(work[index])).name.lower(),
             num=int(counts[index]),
             total_ns=int(totals[index]),

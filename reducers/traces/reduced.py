@@ -178,9 +178,6 @@ class Reduced(Struct, frozen=True, kw_only=True, omit_defaults=True):
     quality: Damage
 
 
-_DECODER = msgspec.json.Decoder(Reduced)
-
-
 def encode_reduced(reduced: Reduced) -> bytes:
     """The reduced trace as one line of JSON."""
     return msgspec.json.encode(reduced)
@@ -192,7 +189,7 @@ def read_reduced(path: Path) -> Reduced:
     Raises TraceError for another file, or for a newer schema.
     """
     try:
-        found = _DECODER.decode(path.read_bytes())
+        found = msgspec.json.decode(path.read_bytes(), type=Reduced)
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -50,8 +50,12 @@ class Source:
             self._file: BinaryIO = path.open("rb", buffering=0)
         except OSError as error:
             raise TraceError(f"{path}: cannot be opened: {error.strerror}") from error
-        magic = self._file.read(len(GZIP_MAGIC))
-        self._file.seek(0)
+        try:
+            magic = self._file.read(len(GZIP_MAGIC))
+            self._file.seek(0)
+        except OSError as error:
+            self._file.close()
+            raise TraceError(f"{path}: cannot be read: {error.strerror}") from error
         self.compressed = magic == GZIP_MAGIC
         self.torn = False
         self.num_bytes = 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import numpy as np
 
 from narrows.reducers.traces.accounts import GapSums, Timeline
@@ -12,12 +10,12 @@ from narrows.reducers.traces.labels import SHORT_KERNEL_NS, StepSums
 from narrows.reducers.traces.linking import Links
 from narrows.reducers.traces.reader import Trace
 from narrows.reducers.traces.reduced import Accounts, Gaps, Reduced, Step
-from narrows.reducers.traces.table import Ints
+from narrows.reducers.traces.times import Ints
 
 
 def busiest_device(trace: Trace, events: Timeline) -> str | None:
     """The device with most events: the one that this rank drives. None when there is none."""
-    counts = {name: len(events.on(number)) for name, number in trace.table.devices.items()}
+    counts = {name: len(events.on(number)) for name, number in trace.table.work.devices.items()}
     counts = {name: count for name, count in counts.items() if count}
     return max(counts, key=lambda name: counts[name]) if counts else None
 
@@ -29,7 +27,7 @@ def step_sums(
 
     ``whole`` are the device's accounts; ``steps`` are those of ``links``, in their order.
     """
-    number = trace.table.devices[device]
+    number = trace.table.work.devices[device]
     if steps:
         table = []
         for place, step in enumerate(steps):
@@ -41,9 +39,7 @@ def step_sums(
         table = [_row(events, events.on(number), whole.span_ns, whole, idle.total)]
     if not table:
         return None
-    return StepSums(
-        **{entry.name: np.array([row[entry.name] for row in table], np.float64) for entry in fields(StepSums)}
-    )
+    return StepSums(**{name: np.array([row[name] for row in table], np.float64) for name in StepSums.__struct_fields__})
 
 
 def _row(events: Timeline, rows: Ints, window_ns: int, entry: Accounts, idle: Gaps) -> dict[str, int]:

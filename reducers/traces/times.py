@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 # Below 2**43 us (101 days) a float64 still tells one nanosecond from the next. Kineto's time base steps every 91.3
 # days, so its relative times stay below. Older traces carry the time since 1970, 1.7e15 us: the grain there is 0.25 us.
 FLOAT_LIMIT_US = float(1 << 43)
 
-Nanoseconds = npt.NDArray[np.int64]
+# As numpy.typing spells NDArray, which costs milliseconds to import.
+Ints = np.ndarray[Any, np.dtype[Any]]  # integers: times and correlations of 64 bits, indices of fewer
+Nanoseconds = np.ndarray[Any, np.dtype[np.int64]]
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
-def ns_from_us(times_us: Sequence[float] | npt.NDArray[np.float64]) -> Nanoseconds:
+def ns_from_us(times_us: Sequence[float] | Floats) -> Nanoseconds:
     """Nanoseconds (int64) of times in microseconds, exact for whole numbers and for floats below FLOAT_LIMIT_US.
 
     Whole part and fraction are scaled apart: ``rint(us * 1000)`` is off by 1 ns for a quarter of the values near 4e12.

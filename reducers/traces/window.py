@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import msgspec
+from msgspec import Struct
 
 from narrows.reducers.traces.errors import TraceError
 from narrows.reducers.traces.source import Source
 
 _HEAD_LIMIT = 64 << 20  # metadata before the events; the largest seen is well under 1 MB
 _KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_FIRST = re.compile(rb"\s*\{")
 _BARE_ARRAY = re.compile(rb"\s*\[(?=\s*(?:\{|\]|$))")
 
 
@@ -43,8 +44,7 @@ class Window:
         return bytes(memoryview(self.buffer)[start:end])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
+class Opening(Struct, frozen=True, kw_only=True):
     """What stands before the first event."""
 
     head: bytes  # the metadata before the events, without their key
@@ -65,7 +65,7 @@ def find_events(window: Window) -> Opening:
         window.start = bare.end()
         _require_events(window)
         return Opening(head=b"", bare=True)
-    if not window.text(0, window.end).lstrip().startswith(b"{"):
+    if not _FIRST.match(window.buffer, 0, window.end):
         raise TraceError(f"{path}: {_what_it_is(window.text(0, min(window.end, 4096)))}")
     searched = 0
     while not (found := _KEY.search(window.buffer, searched, window.end)):
@@ -106,8 +106,7 @@ def _what_it_is(text: bytes) -> str:
     return "not JSON; expected a profiler trace as .json or .json.gz"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class Layout(Struct, frozen=True, kw_only=True):
     """How the writer broke lines. With ``opens`` and ``closes``, records are found by line; else by trying."""
 
     name: str
@@ -117,9 +116,6 @@ class Layout:
     @property
     def by_lines(self) -> bool:
         return bool(self.opens)
-
-
-_FIRST = re.compile(rb"\s*\{")
 
 
 def sniff(window: Window) -> Layout:

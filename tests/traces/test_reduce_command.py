@@ -76,9 +76,14 @@ def test_a_users_thresholds_reach_the_label(tmp_path: Path, capsys: pytest.Captu
     assert reduce_traces(rank_files(tmp_path, 1), None, True, 1, thresholds=limits) == 0
     label = json.loads(capsys.readouterr().out)["label"]
     assert (label["version"], label["label"]) == ("ours-1", "compute")
-    limits.write_text("- 1\n")
-    with pytest.raises(TraceError, match="mapping"):
-        reduce_traces(rank_files(tmp_path, 1), None, True, 1, thresholds=limits)
+    for text, said in (
+        ("- 1\n", "mapping"),
+        ("idle_share: true\n", "idle_share: True"),
+        ("version: 2\n", "version: 2"),
+    ):
+        limits.write_text(text)
+        with pytest.raises(TraceError, match=said):
+            reduce_traces(rank_files(tmp_path, 1), None, True, 1, thresholds=limits)
 
 
 def test_one_trace_is_reduced_without_pandas_scipy_and_yaml(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -175,3 +177,9 @@ def test_hosts_without_names_are_found_out_by_times_that_contradict_each_other(t
     found = across_ranks(traces_of(tmp_path, calls, HOSTS, CLOCKS, named=False))
     truth = across_ranks(traces_of(tmp_path, calls, HOSTS, ONE_CLOCK, named=False))
     as_on_one_clock(found, truth)
+
+
+def test_ranks_of_one_host_are_compared_without_the_statistics_that_several_need() -> None:
+    code = "import sys, narrows.reducers.traces.ranks; print({'scipy', 'pandas'} & set(sys.modules))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "set()"

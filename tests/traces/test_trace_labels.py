@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 import trace_makers as make
 import yaml
+from msgspec.structs import asdict
 
 from narrows.reducers.traces.labels import (
     BT_1,
