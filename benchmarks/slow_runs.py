@@ -26,7 +26,9 @@ from page import PAGE, put_section
 from narrows.reducers.compared_parts import Comparison
 from narrows.reducers.compared_records import compare_records
 from narrows.reducers.readers.step_records import PARTS, StepRecord, StepRecords
-from narrows.reducers.step_record_sides import RecordFile, record_file
+from narrows.reducers.slow_ranks import compute_waits, own_time
+from narrows.reducers.step_record_sides import RecordFile, record_file, step_table
+from narrows.reducers.step_scan import without_spikes
 
 HEADING = "## Labelled slow runs"
 SIZES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.3)
@@ -94,6 +96,38 @@ def outcomes_of(root: Path) -> tuple[list[Outcome], list[Outcome]]:
                         found=compare_records(*sides, ("one half", "the other")))
             )  # fmt: skip
     return pairs, equals
+
+
+def rise_within(files: Sequence[RecordFile], *, least: int = 100) -> tuple[float, int]:
+    """The rank whose own time rises most within its run, by ms: ``least`` steps or more against the run's others."""
+    table = step_table(files, "run")
+    own_RT = without_spikes(own_time(table, compute_waits=compute_waits((table, table))).excess_RT)
+    count = own_RT.shape[1]
+    running = np.cumsum(np.pad(own_RT, ((0, 0), (1, 0))), axis=1)
+    rises = np.full(len(own_RT), -np.inf)
+    for length in range(least, count - least + 1, 10):
+        inside = running[:, length:] - running[:, :-length]
+        apart = inside / length - (running[:, -1:] - inside) / (count - length)
+        rises = np.maximum(rises, apart.max(axis=1))
+    at = int(rises.argmax())
+    return float(rises[at]), table.ranks[at]
+
+
+def within(root: Path, pairs: Sequence[Outcome]) -> str:
+    """Why the unnamed are not named from their own run alone: ranks of healthy runs rise as much."""
+    healthy = max((*rise_within(read_side(root / one.case / "healthy")), one.case) for one in pairs)
+    told = []
+    for one in pairs:
+        if one.grade == "not named":
+            rise, rank = rise_within(read_side(root / one.case / "regressed"))
+            told.append(
+                f"rank {rank} of {one.case} ({rise:+.1f} ms; true: {one.scope} {one.victim or ''}".rstrip() + ")"
+            )
+    return (
+        "Within a run alone, the rank whose own time rises most for 100 steps or more is "
+        f"{' and '.join(told)}, and in the healthy run of {healthy[2]} rank {healthy[1]} rises by {healthy[0]:.1f} ms: "
+        "a rule that named these would name healthy ranks too."
+    )
 
 
 def lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
@@ -180,7 +214,7 @@ def power(count: int) -> Iterator[str]:
         yield f"| {size} | {count} | {named} | {wrong} | {slower} | {sharp} |"
 
 
-def section(pairs: Sequence[Outcome], equals: Sequence[Outcome], simulated: Sequence[str]) -> str:
+def section(pairs: Sequence[Outcome], equals: Sequence[Outcome], simulated: Sequence[str], about_unnamed: str) -> str:
     """The section of the page, heading included."""
     machine = f"{os.cpu_count()} CPUs, {platform.machine()}, Python {platform.python_version()}"
     about = (
@@ -193,6 +227,7 @@ def section(pairs: Sequence[Outcome], equals: Sequence[Outcome], simulated: Sequ
     parts = [HEADING, about, totals(pairs, equals), "\n".join(lines(pairs))]
     if unnamed := [one for one in pairs if one.grade == "not named"]:
         parts.append("Not named: " + " ".join(f"{one.case}: {one.found.reading}" for one in unnamed))
+        parts.append(about_unnamed)
     if simulated:
         parts += ["Generated runs (`--generated`), with the false alarms in the first row:", "\n".join(simulated)]
     return "\n\n".join(parts) + "\n"
@@ -212,13 +247,14 @@ def main() -> int:
     for one in equals:
         if one.grade == "wrong":
             print(f"{one.case}: {one.found.status}, {one.named}")
-    print("", totals(pairs, equals), "", sep="\n")
+    unnamed = within(args.root, pairs) if any(one.grade == "not named" for one in pairs) else ""
+    print("", totals(pairs, equals), unnamed, "", sep="\n")
     simulated = []
     for line in power(args.generated) if args.generated else ():
         simulated.append(line)
         print(line, flush=True)
     if args.write:
-        put_section(PAGE, HEADING, section(pairs, equals, simulated))
+        put_section(PAGE, HEADING, section(pairs, equals, simulated, unnamed))
         print(f"written to {PAGE}")
     return int(any(one.grade == "wrong" for one in [*pairs, *equals]))
 

@@ -21,8 +21,10 @@ def read_files(paths: Sequence[Path | str], as_json: bool = False, pattern: str 
     """Print every file's reading; 0 when all were read, 1 otherwise. ``pattern`` reads each as a training log.
 
     Raises:
-        ValueError: ``pattern`` is no regular expression with a group ``step``.
+        ValueError: no path is given, or ``pattern`` is no regular expression with a group ``step``.
     """
+    if not paths:
+        raise ValueError("nothing to read: give files, or folders of files")
     evidence = read_evidence([Path(path) for path in paths], pattern)
     if as_json:
         print(_json(evidence))

@@ -44,7 +44,8 @@ def reading(found: Slowdown, step: Change, whole_ms: float, named: Named, span: 
     where = f"Steps {span[0]} to {span[1]} of the second run are" if span is not None else "The second run is"
     moved = f"{where} {found.status} by {abs(step.delta):.3g} ms a step ({percent:+.1f} %)"
     if found.status == "faster":
-        return f"{moved}."
+        lack = f" than those of the first, which are a slower part of it. Whole runs: {whole_ms:+.3g} ms a step"
+        return f"{moved}{lack if span is not None else ''}."
     whole = f" Over the whole run the loss is {whole_ms:.3g} ms a step." if span is not None else ""
     return f"{moved}: {_carrier_words(found, named)}.{whole}"
 
@@ -67,7 +68,7 @@ def _carrier_words(found: Slowdown, named: Named) -> str:
 
 def follows(found: Slowdown, regressed: StepTable) -> str:
     """The ranks whose own time grew most, and the next one; empty where the loss is not in a rank's own time."""
-    if found.carrier is not Carrier.SLOWEST:
+    if found.carrier is not Carrier.SLOWEST or found.status != "slower":
         return ""
     order = np.argsort(-found.growth_R)[: len(found.ranks) + 1]
     told = ", ".join(f"rank {regressed.ranks[at]} {found.growth_R[at]:+.3g}" for at in order)
@@ -77,9 +78,10 @@ def follows(found: Slowdown, regressed: StepTable) -> str:
 def certainty(found: Slowdown) -> str:
     pair = "1 pair of runs: described, not tested; two runs of one configuration differ too."
     if found.stretch is not None:
+        inside, other = ("first", "second") if found.status == "faster" else ("second", "first")
         return (
-            f"{pair} Inside the second run these steps lie {found.stretch.score:.0f} standard errors above its others "
-            f"and above the first run, by {found.found_on} ({SCORE:.0f} are needed)."
+            f"{pair} Inside the {inside} run these steps lie {found.stretch.score:.0f} standard errors above its "
+            f"others and above the {other} run, by {found.found_on} ({SCORE:.0f} are needed)."
         )
     inside = f"No {WINDOW} steps or more of the second run stand out by {SCORE:.0f} standard errors."
     further = " The whole runs lie further apart than either drifts." if found.status in ("slower", "faster") else ""

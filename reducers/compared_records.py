@@ -13,13 +13,14 @@ import msgspec
 
 from narrows.inquiry.accounts import ACCOUNTS, Account
 from narrows.reducers import compared_record_words as words
-from narrows.reducers.compared_labels import delta_label_of, label_of
+from narrows.reducers.compared_labels import Rules, delta_label_of, label_of
 from narrows.reducers.compared_parts import ArmExtras, Change, Comparison
 from narrows.reducers.compared_record_words import Named
 from narrows.reducers.compared_signs import NAMED_SHARE
-from narrows.reducers.slow_ranks import Carrier, Slowdown, find_slowdown
+from narrows.reducers.slow_ranks import Carrier, OwnTime, Slowdown, find_slowdown
 from narrows.reducers.step_record_accounts import VIEWS, accounts_of
 from narrows.reducers.step_record_sides import RecordFile, StepTable, record_file, step_table
+from narrows.reducers.traces.labels import BT_1, Thresholds
 from narrows.reducers.traces.reduced import Label
 from narrows.reducers.units import Statistic
 
@@ -29,18 +30,26 @@ UNMEASURED = "unmeasured"
 
 
 def compare_step_records(
-    healthy: Sequence[Path], regressed: Sequence[Path], names: tuple[str, str], statistic: str = "mean"
+    healthy: Sequence[Path],
+    regressed: Sequence[Path],
+    names: tuple[str, str],
+    statistic: str = "mean",
+    thresholds: Thresholds = BT_1,
 ) -> Comparison:
     """The comparison of two runs, each the files of its ranks, by the mean of their steps: see ``compare_records``.
 
     Raises ``UnreadableError`` for a file without records, and what ``compare_records`` raises.
     """
     sides = [[record_file(path) for path in side] for side in (healthy, regressed)]
-    return compare_records(sides[0], sides[1], names, statistic)
+    return compare_records(sides[0], sides[1], names, statistic, thresholds)
 
 
 def compare_records(
-    healthy: Sequence[RecordFile], regressed: Sequence[RecordFile], names: tuple[str, str], statistic: str = "mean"
+    healthy: Sequence[RecordFile],
+    regressed: Sequence[RecordFile],
+    names: tuple[str, str],
+    statistic: str = "mean",
+    thresholds: Thresholds = BT_1,
 ) -> Comparison:
     """The comparison of two runs. Where a part of the second stands out, it is compared with those steps of the first.
 
@@ -55,15 +64,15 @@ def compare_records(
             "or of others; compare records of the same ranks"
         )
     shared = first.parts_ms.keys() & second.parts_ms.keys()
-    return _compared(_with_parts(first, shared), _with_parts(second, shared), names)
+    return _compared(_with_parts(first, shared), _with_parts(second, shared), names, thresholds)
 
 
 def _with_parts(table: StepTable, parts: set[str]) -> StepTable:
     return replace(table, parts_ms={part: times for part, times in table.parts_ms.items() if part in parts})
 
 
-def _compared(healthy: StepTable, regressed: StepTable, names: tuple[str, str]) -> Comparison:
-    found, first, second = find_slowdown(healthy, regressed)
+def _compared(healthy: StepTable, regressed: StepTable, names: tuple[str, str], thresholds: Thresholds) -> Comparison:
+    found, first, second = _difference(healthy, regressed)
     views = _changes(accounts_of(healthy, first, found.against), accounts_of(regressed, second, found.steps))
     compared_ms = {"healthy": healthy.job_ms_T[found.against], "regressed": regressed.job_ms_T[found.steps]}
     means = {arm: float(times.mean()) for arm, times in compared_ms.items()}
@@ -94,7 +103,9 @@ def _compared(healthy: StepTable, regressed: StepTable, names: tuple[str, str]) 
         window_steps={"healthy": int(found.against.sum()), "regressed": int(found.steps.sum())},
         work=None,
         differences=(),
-        labels=_labels(views, view, named.lead, has_input_spans="data_ms" in regressed.parts_ms),
+        labels=_labels(
+            views, view, named.lead, {"has_input_spans": "data_ms" in regressed.parts_ms, "thresholds": thresholds}
+        ),
         coverage=None,
         losses=(*healthy.losses, *regressed.losses),
         limits=(*words.limits(regressed, found), *dict.fromkeys((*healthy.limits, *regressed.limits))),
@@ -102,6 +113,30 @@ def _compared(healthy: StepTable, regressed: StepTable, names: tuple[str, str]) 
         steps_ms={arm: tuple(times.tolist()) for arm, times in compared_ms.items()},
         extras={"healthy": ArmExtras(), "regressed": ArmExtras()},
         slow_steps=span,
+    )
+
+
+def _difference(healthy: StepTable, regressed: StepTable) -> tuple[Slowdown, OwnTime, OwnTime]:
+    """What ``find_slowdown`` finds; the other way round where it is the first run that has a slower part."""
+    found, first, second = find_slowdown(healthy, regressed)
+    if found.status != "slower":
+        other, second_own, first_own = find_slowdown(regressed, healthy)
+        if other.stretch is not None:
+            return _turned(other), first_own, second_own
+    return found, first, second
+
+
+def _turned(found: Slowdown) -> Slowdown:
+    """The same difference seen from the other run: the second is faster there, and nobody is slow in it."""
+    return replace(
+        found,
+        status="faster",
+        steps=found.against,
+        against=found.steps,
+        delta_ms=-found.delta_ms,
+        summands_ms={one: -change for one, change in found.summands_ms.items()},
+        ranks=(),
+        growth_R=-found.growth_R,
     )
 
 
@@ -120,7 +155,7 @@ def _named(found: Slowdown, regressed: StepTable, accounts: dict[str, Change]) -
 
 def _lead(accounts: dict[str, Change], found: Slowdown) -> Account | None:
     """The account that holds most of what the carrier lost, where it holds a good part of the loss."""
-    if found.carrier is None:
+    if found.carrier is None or found.status != "slower":
         return None
     own = [Account.INPUT, Account.RESIDUAL, *([] if found.compute_waits else [Account.COMPUTE])]
     among = [Account.COMPUTE, Account.TRANSFER] if found.carrier is Carrier.SHARED else own
@@ -129,7 +164,7 @@ def _lead(accounts: dict[str, Change], found: Slowdown) -> Account | None:
 
 
 def _culprit(found: Slowdown, regressed: StepTable, lead: Account | None) -> tuple[str, tuple[int | str, ...]]:
-    if found.carrier is None:
+    if found.carrier is None or found.status != "slower":
         return "none", ()
     hosts = set(regressed.hosts)
     if found.carrier is not Carrier.SLOWEST:
@@ -153,18 +188,14 @@ def _span(found: Slowdown, regressed: StepTable) -> tuple[int, int] | None:
     return int(steps[0]), int(steps[-1])
 
 
-def _labels(
-    views: dict[str, dict[str, Change]], view: str, lead: Account | None, *, has_input_spans: bool
-) -> dict[str, Label]:
+def _labels(views: dict[str, dict[str, Change]], view: str, lead: Account | None, rules: Rules) -> dict[str, Label]:
     """Labels of both runs from means over ranks, and of what changed."""
 
     def side(name: str, arm: str) -> dict[str, float]:
         return {account: float(getattr(one, arm)) for account, one in views[name].items()}
 
-    changed = delta_label_of(side(view, "healthy"), side(view, "regressed"), has_input_spans=has_input_spans)
+    changed = delta_label_of(side(view, "healthy"), side(view, "regressed"), **rules)
     if lead is Account.RESIDUAL:
         changed = msgspec.structs.replace(changed, label=UNMEASURED, sublabel=None)
-    healthy, regressed = (
-        label_of(side("rank_mean", arm), 0.0, has_input_spans=has_input_spans) for arm in ("healthy", "regressed")
-    )
+    healthy, regressed = (label_of(side("rank_mean", arm), 0.0, **rules) for arm in ("healthy", "regressed"))
     return {"healthy": healthy, "regressed": regressed, "delta": changed}

@@ -16,6 +16,7 @@ from narrows.inquiry.errors import NarrowsError
 KEPT = 40  # what was not understood is counted in full and shown up to here
 TEXT_SHOWN = 160
 _GZIP = b"\x1f\x8b"
+_LAYERS = 3  # of gzip within gzip; a gzip can be made that unpacks to itself
 LARGEST = 1 << 30  # bytes of a decompressed file; more is a mistake or an attack
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][A-Za-z0-9]")
@@ -84,9 +85,12 @@ def described(value: object) -> str:
 
 
 def as_text(data: bytes) -> str:
-    """UTF-8 (or UTF-16 with its mark); what is not, becomes U+FFFD. ANSI codes are gone."""
+    """UTF-8 (or UTF-16 with its mark); what is not, becomes U+FFFD. ANSI codes are gone, and NULs at either end.
+
+    A host that dies while it writes leaves NULs at the end, a log that is rotated under its writer at the beginning.
+    """
     encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-    return _ANSI.sub("", data.decode(encoding, errors="replace"))
+    return _ANSI.sub("", data.decode(encoding, errors="replace").strip("\x00"))
 
 
 def lines_of(text: str) -> Iterator[tuple[int, str]]:
@@ -116,13 +120,21 @@ def whole(value: object) -> int | None:
 
 
 def unpacked(data: bytes, name: str) -> tuple[bytes, bool]:
-    """``data``, decompressed where it is gzip, and whether the gzip is torn: then what is whole is given.
+    """``data``, decompressed where it is gzip (or gzip of gzip), and whether the gzip is torn: then what is whole.
 
     Raises:
         UnreadableError: it is not gzip after all, or larger than ``LARGEST`` when decompressed.
     """
-    if data[:2] != _GZIP:
-        return data, False
+    torn = False
+    for _ in range(_LAYERS):
+        if data[:2] != _GZIP:
+            break
+        data, cut = _inflated(data, name)
+        torn = torn or cut
+    return data, torn
+
+
+def _inflated(data: bytes, name: str) -> tuple[bytes, bool]:
     parts: list[bytes] = []
     room = LARGEST
     while data[:2] == _GZIP:  # several compressed pieces may follow each other

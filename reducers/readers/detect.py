@@ -91,11 +91,11 @@ def detect(data: bytes) -> Kind:
         return Kind.NSYS
     if operation_timeline.is_parquet(data):
         return Kind.OPERATION_TIMELINE
-    if _pickled(data) or _json_dump(data):
+    text = as_text(data[:_PROBE])
+    if _pickled(data) or _json_dump(text):
         return Kind.FLIGHT_RECORDER
     if is_trace(data):
         return Kind.KINETO
-    text = as_text(data[:_PROBE])
     return next((kind for kind, matches in _TEXTS if matches(text)), Kind.UNKNOWN)
 
 
@@ -104,11 +104,10 @@ def _pickled(data: bytes) -> bool:
     return data[:1] == b"\x80" and data[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")
 
 
-def _json_dump(data: bytes) -> bool:
-    head = data[:_PROBE]
-    if head.lstrip()[:1] != b"{":
+def _json_dump(text: str) -> bool:
+    if text.lstrip()[:1] != "{":
         return False
-    return b'"entries"' in head and (b'"pg_config"' in head or b'"profiling_name"' in head)
+    return '"entries"' in text and ('"pg_config"' in text or '"profiling_name"' in text)
 
 
 def is_trace(data: bytes) -> bool:

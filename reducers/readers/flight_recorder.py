@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from narrows.reducers.readers.common import NotUnderstood, UnreadableError, UnreadList, described, whole
+from narrows.reducers.readers.common import NotUnderstood, UnreadableError, UnreadList, as_text, described, whole
 from narrows.reducers.readers.safe_pickle import load_plain
 
 _PEER = re.compile(r"\b(send|recv)\s+(\d+)\s*(->|<-)\s*(\d+)")
 _DONE = ("completed",)
 _SIZES_KEPT = 64
+_HEAD = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +86,8 @@ def read_flight_recorder(data: bytes, name: str = "input", rank: int | None = No
         UnsafePickleError: the pickle holds more than plain data. Nothing of it was run.
         UnreadableError: it is damaged, or no flight-recorder dump.
     """
-    value = _json(data, name) if data.lstrip()[:1] == b"{" else load_plain(data, name)
+    is_json = as_text(data[:_HEAD]).lstrip()[:1] == "{"
+    value = _json(data, name) if is_json else load_plain(data, name)
     if not isinstance(value, Mapping) or "entries" not in value or "version" not in value:
         raise UnreadableError(f"{name}: has no 'version' and 'entries': it is no flight-recorder dump")
     version = described(value["version"])
@@ -112,7 +114,7 @@ def read_flight_recorder(data: bytes, name: str = "input", rank: int | None = No
 
 def _json(data: bytes, name: str) -> Any:
     try:
-        return json.loads(data)
+        return json.loads(as_text(data))
     except (ValueError, RecursionError) as error:
         raise UnreadableError(f"{name}: is not whole JSON ({error}); copy it again") from None
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from narrows.reducers.readers.dcgm import Diag
+from narrows.reducers.readers.dcgm import Diag, Outcome
 from narrows.reducers.readers.flight_reading import FlightReading
 from narrows.reducers.readers.flight_recorder import Dump
 from narrows.reducers.readers.logs import TrainingLog
@@ -23,6 +23,7 @@ from narrows.reducers.readers.slurm import SlurmOutput
 from narrows.reducers.readers.step_records import StepRecords
 
 _SHOWN = 8
+_UNTESTED = (Outcome.SKIP, Outcome.NOT_RUN)
 # Reasons that are how the GPU is meant to run, not why it is slow.
 _HARMLESS = frozenset(("idle", "applications clocks setting", "display clock setting", "display clocks setting"))
 
@@ -112,7 +113,7 @@ def _log(value: TrainingLog) -> Iterator[str]:
     what = f"format {value.format}" if value.format else "no known format"
     yield f"{what}: {value.lines_matched} of {value.lines} lines are steps, {value.distinct_steps} distinct steps"
     if value.steps and value.median_step_ms is not None:
-        first, last = value.steps[0].step, value.steps[-1].step
+        first, last = min(one.step for one in value.steps), max(one.step for one in value.steps)
         timed = sum(1 for one in value.steps if one.step_ms is not None)
         without = ", the first report left out" if timed >= 3 else ""
         yield f"steps {first} to {last}, median {value.median_step_ms:,.1f} ms ({value.timing}){without}"
@@ -138,6 +139,9 @@ def _diag(value: Diag) -> Iterator[str]:
     for one in value.failed[:_SHOWN]:
         kind = " (configuration only)" if one.configuration_only else ""
         yield f"{one.test} {one.entity} failed{kind}: {one.warnings[0].text if one.warnings else 'no reason given'}"
+    skipped = [f"{one.test} {one.entity}".strip() for one in value.results if one.outcome in _UNTESTED]
+    if skipped:
+        yield f"skipped or not run, which is no pass: {_some(skipped)}"
     if value.error:
         yield f"the run stopped: {value.error}"
 

@@ -103,18 +103,6 @@ class _Activity:
     names: list[str]
 
 
-def looks_like(path: Path) -> bool:
-    """Whether ``path`` is an SQLite file with a table that nsys exports."""
-    try:
-        with path.open("rb") as file:
-            if file.read(len(MAGIC)) != MAGIC:
-                return False
-        with closing(_opened(path)) as base:
-            return bool(_tables(base) & {_KERNELS, _NVTX, "META_DATA_EXPORT"})
-    except (OSError, sqlite3.Error):
-        return False
-
-
 def read_nsys(path: Path) -> NsysReport:
     """The report in ``path``, which is opened read-only.
 
@@ -124,21 +112,33 @@ def read_nsys(path: Path) -> NsysReport:
     try:
         with path.open("rb") as file:
             head = file.read(len(MAGIC))
-        if head != MAGIC:
-            raise UnreadableError(f"{path}: is no SQLite file; export with nsys export --type sqlite")
-        with closing(_opened(path)) as base:
-            return _report(base, path)
     except OSError as error:
         raise UnreadableError(f"{path}: cannot be opened ({error.strerror})") from None
+    return _read(head, str(path), f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1")
+
+
+def read_nsys_bytes(data: bytes, name: str = "input") -> NsysReport:
+    """The report that ``data`` holds, as a compressed export is when it is unpacked.
+
+    Raises:
+        UnreadableError: as ``read_nsys``.
+    """
+    return _read(data, name, ":memory:")
+
+
+def _read(data: bytes, name: str, where: str) -> NsysReport:
+    """The report in the database ``where``, or in ``data`` itself where that is memory."""
+    if data[: len(MAGIC)] != MAGIC:
+        raise UnreadableError(f"{name}: is no SQLite file; export with nsys export --type sqlite")
+    try:
+        with closing(sqlite3.connect(where, uri=True)) as base:
+            if where == ":memory:":
+                base.deserialize(data)
+            base.execute("PRAGMA trusted_schema=OFF")
+            base.text_factory = lambda raw: raw.decode("utf-8", "replace")
+            return _report(base, name)
     except (sqlite3.Error, UnicodeDecodeError, OverflowError) as error:
-        raise UnreadableError(f"{path}: is a damaged SQLite file ({error}); export it again") from None
-
-
-def _opened(path: Path) -> sqlite3.Connection:
-    base = sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1", uri=True)
-    base.execute("PRAGMA trusted_schema=OFF")
-    base.text_factory = lambda raw: raw.decode("utf-8", "replace")
-    return base
+        raise UnreadableError(f"{name}: is a damaged SQLite file ({error}); export it again") from None
 
 
 def _tables(base: sqlite3.Connection) -> set[str]:
@@ -146,10 +146,10 @@ def _tables(base: sqlite3.Connection) -> set[str]:
     return {str(name) for (name,) in base.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
-def _report(base: sqlite3.Connection, path: Path) -> NsysReport:
+def _report(base: sqlite3.Connection, name: str) -> NsysReport:
     tables = _tables(base)
     if not tables & {_KERNELS, _NVTX, "META_DATA_EXPORT"}:
-        raise UnreadableError(f"{path}: has no table that nsys exports; export with nsys export --type sqlite")
+        raise UnreadableError(f"{name}: has no table that nsys exports; export with nsys export --type sqlite")
     unread = UnreadList()
     strings = dict(base.execute("SELECT id, value FROM StringIds")) if "StringIds" in tables else {}
     kernels = _activity(base, _KERNELS, tables, strings, unread)

@@ -44,6 +44,7 @@ READERS: dict[Kind, Callable[[bytes, str], Value]] = {
     Kind.SLURM: read_slurm,
     Kind.STEP_RECORDS: read_step_records,
     Kind.OPERATION_TIMELINE: read_pipeline,
+    Kind.NSYS: nsys.read_nsys_bytes,
 }
 
 
@@ -90,11 +91,12 @@ def read_file(path: Path, pattern: str | None = None) -> Reading:
         UnreadableError: it cannot be opened, is of no known kind, or is damaged.
         ValueError: ``pattern`` is no regular expression with a group ``step``.
     """
-    if nsys.looks_like(path):
+    stored = _stored(path, pattern)
+    if pattern is None and stored[: len(nsys.MAGIC)] == nsys.MAGIC and path.is_file():
         return Reading(path=path, kind=Kind.NSYS, value=nsys.read_nsys(path))
-    if pattern is None:
-        _refuse_trace(path)
-    data, torn = unpacked(_bytes(path), str(path))
+    data, torn = unpacked(stored, str(path))
+    if not data.strip(b"\x00"):
+        raise UnreadableError(f"{path}: {_nothing(stored, torn)}; copy it again from where it was written")
     if pattern is not None:
         return Reading(path=path, kind=Kind.TRAINING_LOG, value=read_log(data, str(path), pattern), torn=torn)
     kind = detect(data)
@@ -119,17 +121,27 @@ def _trace(path: Path) -> UnreadableError:
     return UnreadableError(f"{path}: is a profiler trace; read it with narrows reduce {path}")
 
 
-def _refuse_trace(path: Path) -> None:
-    """Traces can be larger than memory, so their beginning decides."""
-    head, _ = unpacked(_bytes(path, _HEAD), str(path))
-    if is_trace(head):
-        raise _trace(path)
+def _nothing(stored: bytes, torn: bool) -> str:
+    if not stored:
+        return "is empty"
+    return "its gzip is torn before anything in it is whole" if torn else "holds nothing, or NUL bytes alone"
 
 
-def _bytes(path: Path, most: int = LARGEST + 1) -> bytes:
+def _stored(path: Path, pattern: str | None) -> bytes:
+    """The file as it is stored, read once from front to back, as a pipe can be; of SQLite the beginning alone.
+
+    A trace is refused by its beginning, since it can be larger than memory.
+    """
     try:
         with path.open("rb") as file:
-            data = file.read(most)
+            head = file.read(_HEAD)
+            if pattern is None and is_trace(unpacked(head, str(path))[0]):
+                raise _trace(path)
+            if pattern is None and head[: len(nsys.MAGIC)] == nsys.MAGIC and path.is_file():
+                return head
+            data = head + file.read(LARGEST + 1 - len(head))
+    except IsADirectoryError:
+        raise UnreadableError(f"{path}: is a folder without files; give the files, or the folders in it") from None
     except OSError as error:
         raise UnreadableError(f"{path}: cannot be opened ({error.strerror})") from None
     if len(data) > LARGEST:
@@ -158,11 +170,13 @@ def read_evidence(paths: Sequence[Path], pattern: str | None = None) -> Evidence
 
 
 def _files(paths: Iterable[Path]) -> Iterable[Path]:
+    """The files, and those in the folders; a folder without any, or that cannot be listed, stands for itself."""
     for path in paths:
-        if path.is_dir():
-            yield from sorted(one for one in path.iterdir() if one.is_file())
-        else:
-            yield path
+        try:
+            inside = sorted(one for one in path.iterdir() if one.is_file()) if path.is_dir() else []
+        except OSError:
+            inside = []
+        yield from inside or [path]
 
 
 def _pairwise(readings: Sequence[Reading]) -> list[Reading]:

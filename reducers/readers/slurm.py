@@ -91,7 +91,7 @@ def expanded(text: str) -> tuple[str, ...]:
 
 def _range(text: str) -> Iterator[str]:
     for part in text.split(","):
-        match = re.fullmatch(r"(\d{1,9})-(\d{1,9})", part.strip())
+        match = re.fullmatch(r"(\d+)-(\d+)", part.strip())
         if match is None:
             yield part.strip()
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from narrows.flows.read_command import read_files
+from narrows.reducers.readers.common import UnreadableError
 from narrows.reducers.readers.detect import Kind, detect
 from narrows.reducers.readers.flight_reading import FlightReading, read_dumps
 from narrows.reducers.readers.flight_recorder import rank_from_name, read_flight_recorder
@@ -250,6 +252,55 @@ def test_no_file_is_taken_for_another_kind_and_what_is_read_goes_into_json(folde
     assert all(
         ("error" in file) == (detect(Path(file["path"]).read_bytes()) is Kind.UNKNOWN) for file in found["files"]
     )
+
+
+@pytest.mark.parametrize(
+    ("folder", "ending"),
+    [
+        ("dcgm", ".json"),
+        ("nvidia_smi", "dual_a5000-v13.xml"),
+        ("nvidia_smi", "183.01.out.0.valid"),
+        ("topology", "ndv5-topo.xml"),
+        ("topology", "some.down.0"),
+        ("topology", "oci-sim-tree.conf"),
+        ("slurm", "sacct-output.txt"),
+        ("slurm", "all_gpus.txt"),
+        ("training_logs", "meg_n4.out"),
+        ("training_logs", "vae_tqdm.log"),
+        ("nccl_tests", "cluster01_N10_G1.log"),
+    ],
+)
+def test_how_a_text_was_stored_changes_nothing_of_its_reading(folder, ending, tmp_path):
+    plain = one(folder, ending)
+    data, text = plain.read_bytes(), plain.read_bytes().decode("utf-8", "replace")
+    true = read_file(plain)
+    for name, stored in (
+        ("windows", data.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")),
+        ("utf-16", text.encode("utf-16")),
+        ("marked utf-8", text.encode("utf-8-sig")),
+        ("rotated", b"\x00" * 700 + data),
+        ("crashed", data + b"\x00" * 700),
+        ("gzip twice", gzip.compress(gzip.compress(data))),
+    ):
+        target = tmp_path / name
+        target.write_bytes(stored)
+        found = read_file(target)
+        assert (found.kind, found.value, found.torn) == (true.kind, true.value, False), name
+
+
+def test_a_cut_or_compressed_export_of_nsys_is_known_for_what_it_is(tmp_path):
+    whole = one("nsys", "mfu_2gpu_after.sqlite")
+    packed, cut = tmp_path / "packed", tmp_path / "cut"
+    packed.write_bytes(gzip.compress(whole.read_bytes(), compresslevel=1))
+    cut.write_bytes(whole.read_bytes()[:1_000_000])
+    assert read_file(packed).value == read_file(whole).value
+    with pytest.raises(UnreadableError, match="is a damaged SQLite file"):
+        read_file(cut)
+
+
+def test_a_diagnostic_that_skipped_tests_says_which(capsys):
+    assert read_files([one("dcgm", ".json")]) == 0
+    assert "skipped or not run, which is no pass: memory GPU 0, pcie GPU 0" in capsys.readouterr().out
 
 
 def test_random_damage_to_public_files_raises_nothing(tmp_path):

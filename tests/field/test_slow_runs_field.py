@@ -77,3 +77,16 @@ def test_a_fault_in_the_healthy_place_makes_nobody_slower() -> None:
     for case in RANK_FAULTS:
         found = compare_records(side(case, "regressed"), side(case, "healthy"), ("regressed", "healthy"))
         assert (case, found.status == "slower", found.culprit["kind"]) == (case, False, "none")
+
+
+@pytest.mark.parametrize("case", TRUTH)
+def test_swapping_the_runs_flips_every_sign_and_names_nobody_who_is_well(case: str) -> None:
+    found = compared(case)
+    turned = compare_records(side(case, "regressed"), side(case, "healthy"), ("regressed", "healthy"))
+    assert turned.step.delta == pytest.approx(-found.step.delta)
+    assert {name: change.delta for name, change in turned.accounts.items()} == pytest.approx(
+        {name: -change.delta for name, change in found.accounts.items()}
+    )
+    assert turned.status == {"slower": "faster", "faster": "slower"}.get(found.status, found.status)
+    if found.status == "slower":
+        assert turned.culprit["kind"] == "none"

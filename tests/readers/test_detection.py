@@ -5,6 +5,8 @@ import io
 import json
 import pickle
 import random
+import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -31,11 +33,21 @@ def timeline() -> bytes:
     return file.getvalue()
 
 
+def nsys_export() -> bytes:
+    """An export with one kernel."""
+    with closing(sqlite3.connect(":memory:")) as base:
+        base.execute('CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, "end", deviceId, streamId, shortName)')
+        base.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1, 5, 0, 7, 1)")
+        base.commit()
+        return base.serialize()
+
+
 SAMPLES: dict[Kind, list[bytes]] = {
-    Kind.NSYS: [b"SQLite format 3\x00 and pages"],
+    Kind.NSYS: [b"SQLite format 3\x00 and pages", nsys_export()],
     Kind.FLIGHT_RECORDER: [
         pickle.dumps({"version": "2.9", "entries": []}, protocol=2),
         json.dumps({"entries": [], "pg_config": {}, "version": "2.10"}).encode(),
+        json.dumps({"entries": [], "pg_config": {}, "version": "2.10"}).encode("utf-16"),
     ],
     Kind.KINETO: [b'{"schemaVersion": 1, "traceEvents": []}', b'[{"ph": "X", "ts": 1, "name": "a"}]'],
     Kind.DCGM: [
@@ -79,6 +91,23 @@ PARAMETERS = [(kind, data) for kind, found in SAMPLES.items() for data in found]
 def test_a_kind_is_told_by_its_content_also_within_gzip(kind, data):
     assert detect(data) is kind
     assert detect(gzip.compress(data)) is kind
+
+
+@pytest.mark.parametrize(("kind", "data"), [(kind, data) for kind, data in PARAMETERS if kind in READERS])
+def test_the_kind_of_text_outlives_how_it_was_stored(kind, data):
+    """Line ends, marks of encodings, NULs that a crash or a rotation leaves at either end, gzip twice."""
+    assert detect(gzip.compress(gzip.compress(data))) is kind
+    if kind in (Kind.NSYS, Kind.OPERATION_TIMELINE):
+        return
+    text = data.decode()
+    for stored in (
+        text.replace("\n", "\r\n").encode(),
+        text.encode("utf-16"),
+        text.encode("utf-8-sig"),
+        b"\x00" * 600 + data,
+        data + b"\x00" * 600,
+    ):
+        assert detect(stored) is kind
 
 
 def test_every_kind_says_what_was_looked_for():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import random
 import sqlite3
 from pathlib import Path
@@ -10,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from narrows.reducers.readers.common import UnreadableError
-from narrows.reducers.readers.nsys import covered, looks_like, read_nsys
+from narrows.reducers.readers.nsys import covered, read_nsys
+from narrows.reducers.readers.reading import read_file
 
 ACTIVITY = '(start INTEGER, "end" INTEGER, deviceId INTEGER, streamId INTEGER, shortName INTEGER)'
 
@@ -83,6 +85,13 @@ def test_the_report_is_not_changed_and_a_strange_path_is_opened(tmp_path):
     assert [one.name for one in tmp_path.iterdir()] == [path.name]
 
 
+def test_an_export_is_read_also_where_it_is_compressed(tmp_path):
+    plain = report(tmp_path / "r.sqlite", kernels=[(0, 4, 0, 7, 1)])
+    packed = tmp_path / "r.sqlite.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    assert read_file(packed).value == read_file(plain).value == read_nsys(plain)
+
+
 def test_other_files_are_refused(tmp_path):
     text = tmp_path / "x.sqlite"
     text.write_text("hello")
@@ -94,7 +103,6 @@ def test_other_files_are_refused(tmp_path):
     base.close()
     with pytest.raises(UnreadableError, match="no table that nsys exports"):
         read_nsys(other)
-    assert not looks_like(other)
     with pytest.raises(UnreadableError, match="cannot be opened"):
         read_nsys(tmp_path / "absent")
 

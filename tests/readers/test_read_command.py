@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import pickle
 from pathlib import Path
 
@@ -152,6 +153,60 @@ def test_names_from_a_file_reach_the_terminal_without_codes_and_in_its_encoding(
     text, machine = ascii_out.read().rsplit("{", 1)[0], ascii_out.buffer.getvalue().decode().splitlines()[-1]
     assert "red?[31m?\\u2588" in text
     assert json.loads(machine)["files"][0]["reading"]["entries"][0]["op"] == op["profiling_name"]
+
+
+def test_a_pipe_is_read_as_a_file_is(tmp_path, capsys):
+    """As a shell's <(command) gives it: it can be read once, from front to back."""
+    ends = os.pipe()
+    os.write(ends[1], LOG.encode())
+    os.close(ends[1])
+    try:
+        assert read_files([Path(f"/dev/fd/{ends[0]}")]) == 0
+    finally:
+        os.close(ends[0])
+    assert "4 of 4 lines are steps" in capsys.readouterr().out
+
+
+def test_nothing_at_all_is_said_to_be_nothing(tmp_path, capsys):
+    (tmp_path / "folder" / "inner").mkdir(parents=True)
+    for name, data, said in (
+        ("empty", b"", "is empty;"),
+        ("nul", b"\x00" * 50, "holds nothing, or NUL bytes alone"),
+        ("cut.gz", gzip.compress(LOG.encode())[:12], "torn before anything in it is whole"),
+        ("cut.sqlite", b"SQLite format 3\x00" + b"\x10\x00" * 40, "is a damaged SQLite file"),
+    ):
+        assert read_files([written(tmp_path / name, data)]) == 1
+        assert f"{tmp_path / name}: " in (err := capsys.readouterr().err)
+        assert said in err
+        assert "looked for" not in err
+    assert read_files([tmp_path / "folder"]) == 1
+    assert "is a folder without files" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="give files"):
+        read_files([])
+
+
+def test_what_may_not_be_opened_is_refused_and_the_rest_is_read(tmp_path, capsys, monkeypatch):
+    """The tests may run as one whom every file opens to, so the system's refusal is given by hand."""
+
+    def refuse(self, *_args, **_options):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    good = written(tmp_path / "good", LOG)
+    (tmp_path / "closed").mkdir()
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    assert read_files([tmp_path / "closed", good]) == 1
+    out, err = capsys.readouterr()
+    assert "format nanogpt" in out
+    assert f"{tmp_path}/closed: " in err
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
+    assert read_files([good]) == 1
+    assert f"{good}: cannot be opened (Permission denied)" in capsys.readouterr().err
+
+
+def test_the_steps_of_a_log_that_starts_over_are_told_from_least_to_most(tmp_path, capsys):
+    read_files([written(tmp_path / "x", LOG + "iter 0: loss 3.2, time 120.00ms, mfu 20%\n")])
+    assert "steps 0 to 3" in capsys.readouterr().out
 
 
 def test_every_refusal_names_its_file(tmp_path):
