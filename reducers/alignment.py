@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from scipy.stats import theilslopes
 
 from narrows.reducers.collectives import stable_order, symmetric_stamps
 from narrows.reducers.records import Alignment, Clock, Loss, LossKind
+from narrows.reducers.robust import theil_sen
 
 if TYPE_CHECKING:
     from narrows.reducers.records import F64, I64, RankRecords, Run
@@ -256,8 +256,8 @@ def _exit_line(bounds: _Bounds) -> tuple[float, float]:
     middle_ns = float(np.median(exits_ns))
     if np.ptp(t_s) == 0:
         return middle_ns, 0.0
-    line = theilslopes(exits_ns - middle_ns, t_s)
-    return middle_ns + float(line.intercept), float(line.slope)
+    line = theil_sen(exits_ns - middle_ns, t_s)
+    return middle_ns + line.intercept, line.slope
 
 
 def _mapped(records: RankRecords, difference: ClockDifference | None, middle_ns: int) -> RankRecords:

@@ -11,7 +11,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.optimize import least_squares
 from scipy.special import stdtr
 
 from narrows.reducers.estimates import estimate, spread
@@ -95,6 +94,8 @@ def fit_curve(sizes_bytes: npt.ArrayLike, times_us: npt.ArrayLike) -> tuple[floa
     low = np.array([logs.min() - 7.0, math.log(times.min() / sizes.max()) - 7.0])
     high = np.array([logs.max() + 1e-6, math.log(times.max() / sizes.min()) + 1e-6])
     start = np.array([logs[sizes.argmin()] - 0.1, logs[sizes.argmax()] - math.log(sizes.max()) - 0.1])
+
+    from scipy.optimize import least_squares  # slow to import, and most commands fit no curve
 
     def residuals(parameters: Floats) -> Floats:
         return np.asarray(np.logaddexp(parameters[0], parameters[1] + np.log(sizes)) - logs, dtype=np.float64)

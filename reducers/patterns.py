@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from statistics import fmean
 
 import numpy as np
-from scipy.stats import theilslopes
+
+from narrows.reducers.robust import theil_sen
 
 TAIL = 0.05
 LEAST_TAIL_STEPS = 40
@@ -47,8 +48,7 @@ def drift_ms(steps: Sequence[float]) -> float | None:
     """
     if len(steps) < LEAST_GROWTH_STEPS:
         return None
-    slope = theilslopes(np.asarray(steps, dtype=np.float64)).slope
-    return float(slope) * (len(steps) - 1)
+    return theil_sen(steps).slope * (len(steps) - 1)
 
 
 def _growth(steps: Sequence[float]) -> float:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from scipy.stats.mstats import hdquantiles
 
 from narrows.inquiry.accounts import ACCOUNTS
 from narrows.inquiry.findings import not_estimable
 from narrows.reducers.records import ABSENT
+from narrows.reducers.robust import harrell_davis
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -158,7 +158,7 @@ def _measure(view: View, steady_T: I64, statistic: Statistic) -> dict[str, float
 
 def _quantile(values: F64, q: float) -> float:
     """Harrell-Davis: a weighted mean of all order statistics, steadier than any one of them."""
-    return float(hdquantiles(values, [q])[0]) if len(values) > 1 else float(values[0])
+    return harrell_davis(values, q)
 
 
 def chosen_steps(step_T: F64, statistic: Statistic) -> I64:
