@@ -24,6 +24,7 @@ from typing import Any
 from page import PAGE, put_section
 from simulation.cases import NOTHING, SimulatedCase, make_case
 from simulation.kinds import KINDS
+from simulation.random_order import climb_in_random_order
 from simulation.scoring import Score, baselines, culprit_shares, full_hosts, grade
 from simulation.sweep import sweep_cost
 
@@ -40,7 +41,7 @@ from narrows.inquiry.steps import Ask
 from narrows.inquiry.verdict import Verdict
 
 HEADING = "## Proving ground"
-BASELINES = ("B0", "B0m", "B1", "B2", "B4", "B5")
+BASELINES = ("B0", "B0m", "B1", "B2", "B3", "B4", "B5")
 VERIFYING = (Rung.SCALE_UP, Rung.SOAK)
 """Rungs that confirm a change that is found already; a person declines them here, so that the search alone is paid."""
 
@@ -95,6 +96,7 @@ def _score(task: Task, case: SimulatedCase, session: Session, seconds: float, wh
     verdicts = {number: one.verdict for number, one in state.judgements.items()
                 if state.registrations[number].hypothesis.test is not Test.ACCOUNT}  # fmt: skip
     supported = [number for number, verdict in verdicts.items() if verdict is Verdict.SUPPORTED]
+    random = climb_in_random_order(case, session)
     return Score(
         kind=task.name, effect=task.effect, seed=task.seed, grade=grade(case.kind, found),
         family=case.kind is not None and found["account"] in case.kind.accounts,
@@ -104,7 +106,8 @@ def _score(task: Task, case: SimulatedCase, session: Session, seconds: float, wh
         supported=len(supported), inconclusive=sum(v is Verdict.INCONCLUSIVE for v in verdicts.values()),
         wrong_supported=int(grade(case.kind, found) == "wrong"),
         verdicts=len(verdicts), seconds=seconds, found=found, why=why,
-        baselines=baselines(case, session.evidence("given")), sweep_cost=sweep_cost(case),
+        baselines=baselines(case, session.evidence("given")) | {"B3": random.right}, sweep_cost=sweep_cost(case),
+        climb_cost=random.cost,
         wrong_scopes=_wrong_scopes(case, session.state),
     )  # fmt: skip
 
@@ -167,8 +170,8 @@ def summary(scores: Sequence[Score]) -> Iterator[str]:
     """A row for each effect: the shares that the method promises, and the baselines beside them."""
     yield ("| effect | cases | cause and culprit | cause | family | culprit: precision, recall | first scope "
            "| wrong cause | wrong scope | no cause named | closed, of those tried | device time | score | "
-           + " | ".join(BASELINES) + " |")  # fmt: skip
-    yield "|--:|" + "--:|" * (12 + len(BASELINES))
+           + " | ".join(BASELINES) + " | device time of B3 |")  # fmt: skip
+    yield "|--:|" + "--:|" * (13 + len(BASELINES))
     for effect in sorted({one.effect for one in scores}, reverse=True):
         own = [one for one in scores if one.effect == effect]
         nothing = all(one.kind == NOTHING for one in own)
@@ -185,6 +188,7 @@ def summary(scores: Sequence[Score]) -> Iterator[str]:
             share([one.closing == "closed" for one in own if one.closing != "not_run"]),
             f"{fmean(one.cost for one in own):.2f}", f"{fmean(one.points for one in own):.2f}",
             *(share([one.baselines[name] for one in own]) for name in BASELINES),
+            f"{fmean(one.climb_cost for one in own):.2f}",
         ]  # fmt: skip
         yield f"| {' | '.join(fields)} |"
 

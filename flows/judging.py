@@ -252,7 +252,6 @@ def _soak(session: Session, one: Registration, evidence: dict[str, Any]) -> Foun
 _TESTS: dict[Test, Callable[[Session, Registration, dict[str, Any]], Found]] = {
     Test.REGRESSION: judge_regression,
     Test.SCOPE: judge_one_scope,
-    Test.CONTROL: judge_one_scope,
     Test.SENSITIVITY: judge_sensitivity,
     Test.PERTURBATION: _perturbation,
     Test.UNCHANGED: _unchanged,

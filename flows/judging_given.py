@@ -5,6 +5,7 @@ They describe. What caused it is tested by experiments.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from statistics import fmean, stdev
 from typing import Any
 
@@ -12,12 +13,15 @@ from narrows.flows.found import GIVEN, Found, evidence_file, unable
 from narrows.flows.session import Session
 from narrows.inquiry.accounts import Account
 from narrows.inquiry.codec import plain
+from narrows.inquiry.design import ArmKind, Mode
 from narrows.inquiry.hypotheses import Hypothesis, Registration, Test
+from narrows.inquiry.ladder import REFERENCE_PAIRS
 from narrows.inquiry.verdict import RegressionStatus, Verdict
 from narrows.reducers.comparison import RegressionResult, confirm_regression
 from narrows.reducers.numerator import NumeratorResult, NumeratorVerdict, Work, judge_numerator
-from narrows.reducers.planning import power
-from narrows.reducers.reconcile import Shape, reconcile
+from narrows.reducers.opinions import opinions
+from narrows.reducers.planning import pairs_to_detect, planned_looks, power
+from narrows.reducers.reconcile import Reconciliation, Shape, reconcile
 from narrows.reducers.shares import SCREENING_PAIRS, judge_shares
 
 COVERAGE_NEEDED = 0.95
@@ -43,17 +47,27 @@ def judge_regression(session: Session, one: Registration, evidence: dict[str, An
         return unable(one, "no unit of one arm has a partner in the other", GIVEN)
     result = confirm_regression(d, margin, one.hypothesis.alpha)
     names = {RegressionStatus.CONFIRMED: Verdict.SUPPORTED, RegressionStatus.NONE: Verdict.REJECTED}
+    verdict = names.get(result.verdict, Verdict.INCONCLUSIVE)
     return Found(
         hypothesis=one.id,
-        verdict=names.get(result.verdict, Verdict.INCONCLUSIVE),
+        verdict=verdict,
         effect_ms=result.effect_ms,
         interval_ms=result.interval_ms,
-        reason=result.reason,
+        reason=result.reason + (_what_it_takes(d, margin, one) if verdict is Verdict.INCONCLUSIVE else ""),
         numbers={"pairs": len(d), "margin_ms": margin, "sign_flip_p": result.sign_flip_p},
         findings={"reference": _reference(session, evidence, result, one.hypothesis)},
         file=evidence_file(one.hypothesis),
         pairs=len(d),
     )
+
+
+def _what_it_takes(d: list[float], margin_ms: float, one: Registration) -> str:
+    """How many pairs would confirm a loss of this size, where there are enough to say so."""
+    beyond = abs(fmean(d)) - margin_ms
+    if len(d) < REFERENCE_PAIRS or beyond <= 0:
+        return ""
+    needed = pairs_to_detect(beyond / stdev(d), alpha=one.hypothesis.alpha)
+    return f"; about {needed} pairs would, or longer runs" if needed else "; longer runs would vary less"
 
 
 def _chance(session: Session, result: RegressionResult, d: list[float]) -> float | None:
@@ -179,6 +193,34 @@ def reconciliation(session: Session) -> Found:
         hosts=tuple(host for host, ranks in case.full_placement.hosts for _ in ranks),
         scopes=case.scopes(),
     )
-    return Found(
-        findings={"reconciliation": plain(reconcile(session.evidence(name), shape))}, file=f"evidence/{name}.json"
-    )
+    evidence = session.evidence(name)
+    read = reconcile(evidence, shape)
+    found = {"reconciliation": plain(read) | {"looks": _looks(session, read)}}
+    if (told := opinions(evidence)) is not None:
+        found["opinions"] = plain(told)
+    return Found(findings=found, file=f"evidence/{name}.json")
+
+
+MORE_PAIRS = 2
+"""Times the usual pairs that a small scope may take where its share of the loss is too small for those."""
+
+
+def _looks(session: Session, read: Reconciliation) -> dict[str, list[int]]:
+    """The looks of each scope that takes further ones: where the share that is predicted there needs more pairs.
+
+    They may cost no more device time than the usual ones at the next larger scope, where an open question goes on.
+    Only restarts are planned so: the given pairs tell nothing of arms that take turns inside of one launch.
+    """
+    case, reference = session.case, session.state.reference
+    d_ms = [float(one) for one in reference["d_ms"]]
+    restarts = case.judging.mode is Mode.RESTART and case.workload.kind is ArmKind.CONFIG
+    if not restarts or len(d_ms) < SCREENING_PAIRS:
+        return {}
+    scopes, usual, found = case.scopes(), case.judging.looks, {}
+    for here, larger in pairwise(scopes):
+        times = min(MORE_PAIRS, case.ranks_at(larger) // case.ranks_at(here))
+        share = read.kappa.get(here.value, 0.0)
+        looks = planned_looks(usual, d_ms, share, times, case.judging.scope_alpha) if share > 0 else usual
+        if looks != usual:
+            found[here.value] = list(looks)
+    return found

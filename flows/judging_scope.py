@@ -9,12 +9,17 @@ from narrows.flows.found import GIVEN, Found, evidence_file, unable
 from narrows.flows.session import Session
 from narrows.inquiry.codec import plain
 from narrows.inquiry.hypotheses import Hypothesis, Registration, Test
-from narrows.inquiry.ladder import exhausted
 from narrows.inquiry.proposals import delay_of
+from narrows.inquiry.pursuit import exhausted
 from narrows.inquiry.state import State
 from narrows.inquiry.verdict import Verdict
 from narrows.reducers.comparison import ScopeResult, check_sensitivity, delay_seen, judge_scope, needs_more
 from narrows.reducers.estimates import format_ms
+from narrows.reducers.planning import MAX_PAIRS, chance_to_decide, pairs_on_trend
+from narrows.reducers.sequential import nominal_levels
+
+FUTILE = 0.2
+"""Conditional power below which no more pairs are launched at full scale. Source: Lan, Simon & Halperin 1982."""
 
 
 def judge_one_scope(session: Session, one: Registration, evidence: dict[str, Any]) -> Found:
@@ -101,10 +106,34 @@ def against_prediction(
     wanted = needs_more(result, hypothesis.looks)
     limit = max(hypothesis.looks)
     if wanted is not None and wanted <= limit and len(ds) < wanted and can_grow(session, hypothesis):
+        if why := _futile(session, hypothesis, ds, hypothesis.alpha if alpha is None else alpha):
+            return conclusion(one, result, notes=f"; {why}")
         return Found(
             hypothesis=one.id, reason=result.reason, wanted_pairs=wanted, pairs=len(ds), file=evidence_file(hypothesis)
         )
     return conclusion(one, result, notes=notes)
+
+
+def _futile(session: Session, hypothesis: Hypothesis, ds: list[float], alpha: float) -> str | None:
+    """Why further pairs at full scale would be spent for little: a stop that can only leave a question open.
+
+    Below the full scale none is needed: leaving a question open there sends it to a larger scope, which costs more.
+    """
+    if hypothesis.scope is not session.case.full_scope or hypothesis.pi_ms is None:
+        return None
+    reference = [float(one) for one in session.state.reference["d_ms"]]
+    last, level = max(hypothesis.looks), nominal_levels(hypothesis.looks, alpha)[-1]
+    against = (ds, reference, hypothesis.pi_ms)
+    if len(ds) < min(hypothesis.looks):
+        return None
+    chance = chance_to_decide(*against, last, level, hypothesis.rho)
+    if chance >= FUTILE:
+        return None
+    needed = pairs_on_trend(*against, level, hypothesis.rho)
+    return (
+        f"stopped: as the pairs go, {last} of them would decide in {chance:.0%} of the cases; it would take "
+        f"{needed or f'more than {MAX_PAIRS}'}"
+    )
 
 
 def rule(

@@ -9,15 +9,16 @@ from typing import Any
 
 from narrows.flows import engine
 from narrows.flows.casefile import load_case
-from narrows.flows.cli import DONE, INCONCLUSIVE
 from narrows.flows.commands import launcher_of, print_json
+from narrows.flows.exits import DONE, INCONCLUSIVE
 from narrows.flows.session import Session, begin, read_given
 from narrows.inquiry import plans, proposals
 from narrows.inquiry.case import Case
 from narrows.inquiry.design import ArmKind, Experiment, Mode
 from narrows.inquiry.docket import Docket
 from narrows.inquiry.errors import CaseError
-from narrows.inquiry.ladder import REFERENCE_PAIRS, next_step, pursued, regression_status
+from narrows.inquiry.ladder import REFERENCE_PAIRS, next_step
+from narrows.inquiry.pursuit import pursued, regression_status
 from narrows.inquiry.scopes import Rung, Scope
 from narrows.inquiry.state import State
 from narrows.inquiry.steps import Ask, Launch, Stop
@@ -110,6 +111,9 @@ def _play_free_rungs(session: Session) -> None:
 def _pilot(case: Case, evidence: dict[str, Any], paths: list[Path]) -> Pilot:
     """The best noise there is: a pilot that was given, else the spread of the given pairs, else of identical units."""
     if paths:
+        twice = sorted({str(path) for path in paths if paths.count(path) > 1})
+        if twice:
+            raise CaseError(f"--pilot {', '.join(twice)}: is given twice; a run says nothing new of the noise again")
         means = [mean for path in paths for mean in _unit_means(path, case.judging.statistic)]
         found = pilot_of(differences(means), f"{len(means)} identical runs or segments of the pilot")
         if found is None:
@@ -190,7 +194,7 @@ def _again(case: Case, state: State, pilot: Pilot) -> ScopePlan:
         device_hours=experiment.device_hours(REFERENCE_PAIRS, case.judging.start_s),
         decidable=decidable,
         reason=f"showing it to lie {words} the margin of {margin:.3g} ms takes {needed or 'more than 200'} pairs, "
-        f"{REFERENCE_PAIRS} are run",
+        + (f"{REFERENCE_PAIRS} are run" if decidable else f"more than the {REFERENCE_PAIRS} of one experiment"),
     )
 
 

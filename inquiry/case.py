@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from narrows.inquiry.codec import digest
+from narrows.inquiry.codec import digest, plain
 from narrows.inquiry.design import ArmKind, Mode
 from narrows.inquiry.playbook import Play
 from narrows.inquiry.scopes import Placement, Scope, placement
@@ -36,6 +36,14 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StatedLink:
+    """What a person knows of the links between hosts: us a round, and the rate in Gbit/s."""
+
+    alpha_us: float
+    gbit: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """Where it runs. ``hosts`` holds the job's hosts first, then spares; ``nodes`` of them make the full scale."""
 
@@ -44,6 +52,7 @@ class Cluster:
     ranks_per_node: int
     hosts: tuple[str, ...]
     device: str
+    link: StatedLink | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,5 +145,13 @@ class Case:
     def full_scope(self) -> Scope:
         return self.scopes()[-1]
 
+    def ranks_at(self, scope: Scope) -> int:
+        """How many ranks play at ``scope``."""
+        width = self.cluster.ranks_per_node
+        return {Scope.ONE_RANK: 1, Scope.ONE_NODE: width, Scope.TWO_NODES: 2 * width}.get(scope, self.world_size)
+
     def digest(self) -> str:
-        return digest(self)
+        found = plain(self)
+        if self.cluster.link is None:
+            del found["cluster"]["link"]  # a case that states none keeps the digest that it had before it could
+        return digest(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from narrows.inquiry import changes, ladder, proposals, swaps
+from narrows.inquiry import changes, proposals, pursuit, swaps
 from narrows.inquiry.case import Case
 from narrows.inquiry.codec import SCHEMA
 from narrows.inquiry.docket import Docket
@@ -33,7 +33,7 @@ NOBODY: dict[str, Any] = {"kind": "none", "members": []}
 
 def conclude(state: State) -> Conclusion:
     """The conclusion that the docket supports so far. A cause is named only where an experiment supported it."""
-    status = ladder.regression_status(state) if state.opened else RegressionStatus.INCONCLUSIVE
+    status = pursuit.regression_status(state) if state.opened else RegressionStatus.INCONCLUSIVE
     numerator = state.findings.get("numerator", {}).get("changed")
     first = state.first_scope
     perturbed = _perturbation(state)

@@ -7,6 +7,11 @@ class NarrowsError(Exception):
     """Something outside the program is wrong; the message gives the value, the rule and the next move."""
 
 
+def in_words(error: Exception) -> str:
+    """What an error says, in one line, without the number and the path that the system puts around it."""
+    return getattr(error, "strerror", None) or " ".join(str(error).split())
+
+
 class CaseError(NarrowsError):
     """A case file, or what it points to, cannot be used. ``places`` holds one line for each problem."""
 

@@ -9,7 +9,7 @@ from narrows.inquiry.accounts import Account
 from narrows.inquiry.codec import digest
 from narrows.inquiry.scopes import Rung, Scope
 
-ANALYSIS_VERSION = "narrows-3"
+ANALYSIS_VERSION = "narrows-4"
 """Named in every registration; a change of the statistics or of the ledger's rules changes it."""
 
 
@@ -51,7 +51,6 @@ class Test(StrEnum):
     NUMERATOR = "numerator"
     ACCOUNT = "account"
     SCOPE = "scope"
-    CONTROL = "control"
     SENSITIVITY = "sensitivity"
     CURVE = "curve"
     SWAP = "swap"

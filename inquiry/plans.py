@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import chain, zip_longest
 
 from narrows.inquiry.case import ArmSpec, Case
 from narrows.inquiry.design import (
@@ -18,6 +17,16 @@ from narrows.inquiry.design import (
     ArmKind,
     Experiment,
     Mode,
+)
+from narrows.inquiry.places import (
+    joined,
+    mirrored,
+    parts_at,
+    seat_of,
+    seated,
+    spare_hosts,
+    suspect_host,
+    unsuspected,
 )
 from narrows.inquiry.playbook import Play
 from narrows.inquiry.scopes import SCOPE_RUNGS, Placement, Rung, Scope, placement
@@ -34,59 +43,6 @@ GUESSED_STEP_MS = 50.0
 """For planning a recording, before any run of the case was read."""
 
 
-def culprit_ranks(state: State) -> tuple[int, ...]:
-    return tuple(int(rank) for rank in state.reconciliation.get("ranks", ()))
-
-
-def suspect_host(case: Case, state: State) -> str:
-    """The regressed run's host that the evidence points to; its first one where none stands out.
-
-    With placement arms it is a host that the healthy run did not have in its place, else nothing would differ.
-    """
-    hosts = [case.full_placement.host_of(rank) for rank in culprit_ranks(state)]
-    moved = [host for host, other in zip(case.full_hosts, case.healthy_hosts, strict=True) if host != other]
-    if moved and case.workload.kind is ArmKind.PLACEMENT:
-        hosts = [host for host in hosts if host in moved] or moved
-    return hosts[0] if hosts else case.full_hosts[0]
-
-
-def spare_hosts(case: Case, state: State) -> tuple[str, ...]:
-    """Hosts that are not suspected: spares first, then the healthy run's own."""
-    suspect = suspect_host(case, state)
-    used = set(case.full_hosts) | set(case.healthy_hosts)
-    spares = [host for host in case.cluster.hosts if host not in used]
-    return (*spares, *(host for host in case.healthy_hosts if host != suspect))
-
-
-def _parts(case: Case, state: State, scope: Scope) -> tuple[Placement, tuple[int, ...]]:
-    """The hosts of the regressed run at ``scope`` and the full-scale ranks whose parts are played."""
-    width = case.cluster.ranks_per_node
-    host = suspect_host(case, state)
-    first = case.full_hosts.index(host) if host in case.full_hosts else 0
-    if scope is Scope.ONE_RANK:
-        ranks = [rank for rank in culprit_ranks(state) if case.full_placement.host_of(rank) == host]
-        return placement((host,), 1), (ranks[0] if ranks else first * width,)
-    if scope is Scope.ONE_NODE:
-        return placement((host,), width), tuple(range(first * width, (first + 1) * width))
-    if scope is Scope.TWO_NODES:
-        pair = sorted({first, 1 if first == 0 else 0}) if first < 2 else [0, first]
-        hosts = tuple(case.full_hosts[i] for i in pair)
-        return placement(hosts, width), tuple(i * width + k for i in pair for k in range(width))
-    return case.full_placement, tuple(range(case.world_size))
-
-
-def _seat(case: Case, state: State, part: int) -> int:
-    """The local rank of full-scale rank ``part``: a slow rank is a device, and another local rank is another one."""
-    if state.mechanism != "slow_rank" or not case.workload.builtin:
-        return 0
-    return part % case.cluster.ranks_per_node
-
-
-def _seated(arm: Arm, where: Placement, seat: int) -> Arm:
-    """The arm, which has one rank on each host of ``where``, with local rank ``seat`` taking part on each instead."""
-    return replace(arm, ranks=tuple(rank * (seat + 1) + seat for rank in arm.ranks or range(where.world_size)))
-
-
 def _base(
     case: Case,
     state: State,
@@ -101,8 +57,8 @@ def _base(
     differs: tuple[str, ...],
 ) -> Experiment:
     """An experiment whose single ranks take the local rank of the suspected device."""
-    if scope is Scope.ONE_RANK and (seat := _seat(case, state, before.shards[-1])):
-        before, after = (_seated(arm, where, seat) for arm in (before, after))
+    if scope is Scope.ONE_RANK and (seat := seat_of(case, state, before.shards[-1])):
+        before, after = (seated(arm, where, seat) for arm in (before, after))
         where = placement(where.names, seat + 1)
     return unseated(
         case,
@@ -176,27 +132,6 @@ def differing(before: ArmSpec, after: ArmSpec) -> tuple[str, ...]:
     return tuple(keys)
 
 
-def _join(before: Placement, after: Placement) -> tuple[Placement, tuple[int, ...], tuple[int, ...]]:
-    """One launch that holds both sets of hosts, and the ranks of each set in it.
-
-    Hosts of the same position stand beside each other, so that both sets keep their order: evidence is by position.
-    """
-    sizes: dict[str, int] = {}
-    for host, ranks in chain.from_iterable(filter(None, pair) for pair in zip_longest(before.hosts, after.hosts)):
-        sizes[host] = max(sizes.get(host, 0), len(ranks))
-    names = list(sizes)
-    starts, total = {}, 0
-    for name in names:
-        starts[name] = total
-        total += sizes[name]
-    whole = Placement(hosts=tuple((n, tuple(range(starts[n], starts[n] + sizes[n]))) for n in names))
-
-    def of(part: Placement) -> tuple[int, ...]:
-        return tuple(starts[host] + k for host, ranks in part.hosts for k in range(len(ranks)))
-
-    return whole, of(before), of(after)
-
-
 def node_set(
     case: Case,
     state: State,
@@ -211,7 +146,7 @@ def node_set(
     spec: ArmSpec,
 ) -> Experiment:
     """The same parts on two sets of hosts, never at the same time. Only the hosts differ."""
-    whole, first, second = _join(before, after)
+    whole, first, second = joined(before, after)
     return _base(
         case,
         state,
@@ -226,15 +161,9 @@ def node_set(
     )
 
 
-def _mirror(case: Case, where: Placement) -> Placement:
-    """The healthy run's hosts in the positions of the regressed run's ``where``."""
-    swapped = dict(zip(case.full_hosts, case.healthy_hosts, strict=True))
-    return Placement(hosts=tuple((swapped.get(host, host), ranks) for host, ranks in where.hosts))
-
-
 def at_scope(case: Case, state: State, scope: Scope, rung: Rung | None = None) -> Experiment:
     """Healthy against regressed at ``scope``, on the hosts that the evidence points to."""
-    where, parts = _parts(case, state, scope)
+    where, parts = parts_at(case, state, scope)
     rung = rung or SCOPE_RUNGS[scope]
     key = f"{scope.value}-{REGRESSED}"
     work = case.workload
@@ -245,7 +174,7 @@ def at_scope(case: Case, state: State, scope: Scope, rung: Rung | None = None) -
             rung=rung,
             scope=scope,
             key=key,
-            before=_mirror(case, where),
+            before=mirrored(case, where),
             after=where,
             parts=parts,
             names=(HEALTHY, REGRESSED),
@@ -271,11 +200,11 @@ def control(case: Case, state: State, scope: Scope) -> Experiment | None:
     spares = [host for host in spare_hosts(case, state) if host != suspect]
     if not spares:
         return None
-    _, parts = _parts(case, state, scope)
+    _, parts = parts_at(case, state, scope)
     width = 1 if scope is Scope.ONE_RANK else case.cluster.ranks_per_node
     work, key = case.workload, f"{scope.value}-{CONTROL}"
     if work.kind is ArmKind.PLACEMENT:
-        good = _mirror(case, placement((suspect,), width))
+        good = mirrored(case, placement((suspect,), width))
         others = [host for host in spares if host not in good.names]
         if not others:
             return None
@@ -291,7 +220,7 @@ def control(case: Case, state: State, scope: Scope) -> Experiment | None:
             names=(HEALTHY, CONTROL),
             spec=work.regressed,
         )
-    first = _unsuspected(case, state, width)
+    first = unsuspected(case, state, width)
     if first is None:
         return None
     return _base(
@@ -308,14 +237,6 @@ def control(case: Case, state: State, scope: Scope) -> Experiment | None:
     )
 
 
-def _unsuspected(case: Case, state: State, width: int) -> int | None:
-    """The first of ``width`` ranks, one or all of a host, that are not suspected: of another host if there is one."""
-    suspect, suspects = suspect_host(case, state), set(culprit_ranks(state))
-    ranks = [rank for rank in range(0, case.world_size, width) if not suspects & set(range(rank, rank + width))]
-    elsewhere = [rank for rank in ranks if case.full_placement.host_of(rank) != suspect]
-    return next(iter(elsewhere or (ranks if width == 1 else ())), None)
-
-
 def perturbed_spec(case: Case, play: Play) -> ArmSpec:
     """The regressed arm with the play's change laid over it."""
     spec = case.workload.regressed
@@ -324,7 +245,7 @@ def perturbed_spec(case: Case, play: Play) -> ArmSpec:
 
 def perturb(case: Case, state: State, play: Play, scope: Scope, rung: Rung, key: str) -> Experiment | None:
     """Regressed against perturbed at ``scope``: one change. None where the hosts leave nothing to change."""
-    where, parts = _parts(case, state, scope)
+    where, parts = parts_at(case, state, scope)
     work = case.workload
     names = (REGRESSED, PERTURBED)
     if play.placement == "replace":
@@ -347,7 +268,8 @@ def perturb(case: Case, state: State, play: Play, scope: Scope, rung: Rung, key:
             spec=work.regressed,
         )
     if play.placement == "colocate":
-        if len(where.hosts) < 2:
+        # A host that takes the ranks of more than one other is crowded, which is a second change.
+        if len(where.hosts) != 2:
             return None
         after = placement((where.names[0],), where.world_size)
         return node_set(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from narrows.inquiry import ladder, plans, proposals
+from narrows.inquiry import plans, proposals, pursuit
 from narrows.inquiry.claim import Claim, Metric, MetricRange, Outcome
 from narrows.inquiry.design import Experiment
 from narrows.inquiry.docket import Docket
@@ -68,12 +68,12 @@ def next_step(claim: Claim, docket: Docket) -> Register | Launch | Judge | Ask |
     if step := _insensitive(claim, state):
         return step
     first, rung = _hypotheses(claim), SCOPE_RUNGS[claim.reproducer.scope]
-    found = ladder.pursue(case, state, rung, first, claim.reproducer)
+    found = pursuit.pursue(case, state, rung, first, claim.reproducer)
     if found is None and claim.remedy is not None and state.verdict(present_key(claim)) is Verdict.SUPPORTED:
         gain = claim.range(Metric.GAIN)
         assert gain is not None, claim.name
         wanted = [_within(claim, gain, claim.remedy)]
-        found = ladder.pursue(case, state, Rung.PERTURBATION, wanted, claim.remedy)
+        found = pursuit.pursue(case, state, Rung.PERTURBATION, wanted, claim.remedy)
     assert found is None or isinstance(found, (Register, Launch, Judge, Ask))
     return found
 
@@ -91,7 +91,7 @@ def _insensitive(claim: Claim, state: State) -> Register | Launch | Judge | Ask 
         return None
     case, delay_ms = claim.as_case(), proposals.delay_of(registered)
     control = plans.sensitivity(case, claim.reproducer, delay_ms)
-    step = ladder.pursue(case, state, registered.rung, [proposals.sensitivity(case, registered, control)], control)
+    step = pursuit.pursue(case, state, registered.rung, [proposals.sensitivity(case, registered, control)], control)
     assert step is None or isinstance(step, (Register, Launch, Judge, Ask))
     return step
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from narrows.inquiry import ladder, plans, proposals
+from narrows.inquiry import plans, proposals, pursuit
 from narrows.inquiry.case import ArmSpec, Budget, Case, Cluster, Judging, Workload
 from narrows.inquiry.codec import digest
 from narrows.inquiry.design import CONTROL, ArmKind, Experiment
@@ -70,9 +70,13 @@ class Rollout:
         return "-".join(("rollout", *shown))
 
     @property
+    def sets(self) -> str:
+        """For example ``n2, n3 against n0, n1``; of many hosts the first three and their number."""
+        return f"{_spread(self.upgraded)} against {_spread(self.control)}"
+
+    @property
     def question(self) -> str:
-        sets = f"{_spread(self.upgraded)} against {_spread(self.control)}"
-        return f"Are the upgraded hosts slower than hosts that were not upgraded? {sets}"
+        return f"Are the upgraded hosts slower than hosts that were not upgraded? {self.sets}"
 
     def sets_digest(self) -> str:
         """The digest of what is measured: two roll-outs that share it can be subtracted from each other."""
@@ -140,7 +144,7 @@ def next_step(rollout: Rollout, docket: Docket) -> Register | Launch | Judge | A
     if aborted(state):
         return None
     experiment = rollout.experiment(state)
-    step = _insensitive(case, state, experiment) or ladder.pursue(
+    step = _insensitive(case, state, experiment) or pursuit.pursue(
         case, state, experiment.rung, [_slower(rollout, state, experiment)], experiment
     )
     assert step is None or isinstance(step, (Register, Launch, Judge, Ask))
@@ -165,7 +169,7 @@ def _insensitive(case: Case, state: State, experiment: Experiment) -> Register |
     control = plans.sensitivity(case, experiment, delay_ms)
     tested = replace(registered, pi_ms=delay_ms / registered.rho)
     wanted = [proposals.sensitivity(case, tested, control)]
-    step = ladder.pursue(case, state, registered.rung, wanted, control)
+    step = pursuit.pursue(case, state, registered.rung, wanted, control)
     assert step is None or isinstance(step, (Register, Launch, Judge, Ask))
     return step
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from narrows.inquiry import plans, proposals
+from narrows.inquiry import places, plans, proposals
 from narrows.inquiry.case import Case
 from narrows.inquiry.design import Arm, ArmKind, Experiment, Mode
 from narrows.inquiry.hypotheses import Basis, Comparison, Hypothesis, Ledger, Prediction, RejectionCriterion, Test
@@ -44,8 +44,8 @@ class Seat:
 def suspects(case: Case, state: State) -> tuple[Seat, ...]:
     """The places that the evidence points to, the most changed first: one a host of slow hosts, one a slow rank."""
     width, where = case.cluster.ranks_per_node, case.full_placement
-    first = plans.suspect_host(case, state)
-    ranks = [rank for rank in plans.culprit_ranks(state) if _may_be_suspected(case, where.host_of(rank))]
+    first = places.suspect_host(case, state)
+    ranks = [rank for rank in places.culprit_ranks(state) if _may_be_suspected(case, where.host_of(rank))]
     if not ranks and first in case.full_hosts:
         ranks = [case.full_hosts.index(first) * width]
     if state.mechanism == "slow_rank":
@@ -65,8 +65,8 @@ def _controls(case: Case, state: State, suspected: tuple[Seat, ...]) -> Iterator
     """Good places with good shards: on hosts without any suspect first, and of a slow rank the same device first."""
     width, by_rank = case.cluster.ranks_per_node, state.mechanism == "slow_rank"
     bad_hosts = {seat.host for seat in suspected}
-    bad_shards = {seat.shard for seat in suspected} | set(plans.culprit_ranks(state))
-    hosts = dict.fromkeys((*case.healthy_hosts, *plans.spare_hosts(case, state), *case.full_hosts))
+    bad_shards = {seat.shard for seat in suspected} | set(places.culprit_ranks(state))
+    hosts = dict.fromkeys((*case.healthy_hosts, *places.spare_hosts(case, state), *case.full_hosts))
     elsewhere = [host for host in hosts if host not in bad_hosts]
     near = suspected[0].local
     seats = [(host, near) for host in elsewhere]

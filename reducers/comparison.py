@@ -208,7 +208,7 @@ def _last_look(scope: Floats, signs: Floats | None, question: _Question, looks: 
             break
         data = scope[:pairs]
         effect = _effect(data, None if signs is None else signs[:pairs])
-        guard_alpha = alpha if pairs == looks[-1] else None
+        guard_alpha = alpha if pairs >= min(looks[-1], LOOKS[-1]) else None
         latest = _take_look(_Look(index=index, data=data, effect=effect), question, level, guard_alpha)
         if latest.side:
             break

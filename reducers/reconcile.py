@@ -38,7 +38,8 @@ class Shape:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconciliation:
     """``share`` is the part of the loss that ``account`` holds in its own view; ``kappa`` the part of the loss that
-    the mechanism predicts at each scope; ``ranks`` the positions that carry it, empty where all or none do."""
+    the mechanism predicts at each scope; ``ranks`` the positions that carry it, empty where all or none do;
+    ``span`` the hosts that a slower group reaches over, 0 where no group is known to."""
 
     account: Account
     mechanism: str
@@ -50,6 +51,7 @@ class Reconciliation:
     kappa: dict[str, float]
     kappa_source: str
     sentence: str
+    span: int = 0
     rank_changes_ms: tuple[float, ...] = ()
     slowest: dict[str, Any] = field(default_factory=dict)
 
@@ -63,7 +65,8 @@ def reconcile(evidence: dict[str, Any], shape: Shape) -> Reconciliation:
     local = np.asarray(evidence["difference"]["local_ms"])
     changes = tuple(float(one) for one in local.mean(axis=0)) if local.size else ()
     if lead in (Account.TRANSFER, Account.PIPELINE):
-        return _communication(lead, shares, shape, changes, _slower_collectives(evidence), slower_group(evidence))
+        group = slower_group(evidence) or crossing_group(evidence)
+        return _communication(lead, shares, shape, changes, _slower_collectives(evidence), group)
     high, low = _high_ranks(step, local), _low_ranks(step, local)
     movement = _movement(evidence)
     if high and not low:
@@ -157,16 +160,37 @@ def slower_group(evidence: dict[str, Any]) -> tuple[int, int] | None:
     None where groups of several shapes share the growth, where those that grew stay inside a host, or where the
     recorded groups do not tell.
     """
-    means: list[dict[str, float]] = []
-    for arm in evidence["arms"].values():
-        rows = [unit.get("group_service_ms", {}) for unit in arm["units"]]
-        means.append({shape: float(np.mean([row.get(shape, 0.0) for row in rows])) for row in rows for shape in row})
-    growth = {shape: means[1][shape] - means[0].get(shape, 0.0) for shape in means[1]}
+    before, after = _group_services(evidence)
+    growth = {shape: after[shape] - before.get(shape, 0.0) for shape in after}
     total = sum(max(one, 0.0) for one in growth.values())
     lead = max(growth, key=lambda shape: growth[shape], default=None)
     if lead is None or not growth[lead] > HIGH_SHARE * total:
         return None
-    ranks, hosts = map(int, lead.split("/"))
+    return _spread(lead)
+
+
+def crossing_group(evidence: dict[str, Any]) -> tuple[int, int] | None:
+    """Ranks of the only groups that cross hosts, and how many of them each host holds.
+
+    Exposed transfer may grow without any service growing, when less of it is hidden: then it is still that of the
+    groups that cross hosts. None where groups of several shapes do, or where the recorded groups do not tell.
+    """
+    shapes = {shape for arm in _group_services(evidence) for shape in arm if not shape.endswith("/1")}
+    return _spread(shapes.pop()) if len(shapes) == 1 else None
+
+
+def _group_services(evidence: dict[str, Any]) -> tuple[dict[str, float], dict[str, float]]:
+    """By arm and shape of the group, what its collectives take after their last arrival, in ms a step."""
+    means: list[dict[str, float]] = []
+    for arm in evidence["arms"].values():
+        rows = [unit.get("group_service_ms", {}) for unit in arm["units"]]
+        means.append({shape: float(np.mean([row.get(shape, 0.0) for row in rows])) for row in rows for shape in row})
+    return means[0], means[1]
+
+
+def _spread(shape: str) -> tuple[int, int] | None:
+    """A shape as ranks, and ranks of it on each of its several hosts; None where those are unequal, or one host."""
+    ranks, hosts = map(int, shape.split("/"))
     return (ranks, ranks // hosts) if hosts > 1 and ranks % hosts == 0 else None
 
 
@@ -202,6 +226,7 @@ def _communication(
         ranks=(),
         kappa=kappa,
         kappa_source="ring model: 2(n-1)/n of the buffer, 0 where the group does not cross hosts",
+        span=full // on_host if crosses else 0,
         rank_changes_ms=changes,
         sentence=f"{lead.value} holds {share:.0%} of the loss on the rank that waits least",
     )

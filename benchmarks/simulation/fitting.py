@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from narrows.inquiry.workloads import defaults
+from simulation.job import Seats, Segment
 from simulation.kinds import BAD, BASE, DECOYS, GOOD, KINDS, NEW, OLD, RACKS, Kind, Planted, shape_of
 from simulation.noise import QUIET
-from simulation.step import Seats, Segment, play
+from simulation.step import play
 
 _STEPS, _WASHOUT = 40, 8
 _TRIES = 24

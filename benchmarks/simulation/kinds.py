@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simulation.faults import Fault
-from simulation.step import JobShape
+from simulation.job import JobShape
 
 NODES = int(os.environ.get("PROVING_GROUND_HOSTS", "16"))
 """Hosts of the job, an even number of at least 8; three spare ones come on top."""

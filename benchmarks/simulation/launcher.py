@@ -14,8 +14,9 @@ import numpy as np
 from narrows.flows.launching import LaunchPlan, LaunchResult, LineSink
 from narrows.inquiry.workloads import defaults
 from simulation.faults import Fault
+from simulation.job import JobShape, Seats, Segment, Team, team
 from simulation.noise import Noise, device_factor
-from simulation.step import JobShape, Seats, Segment, Team, play, ring_ns, team
+from simulation.step import play, ring_ns
 from simulation.writing import ArmFiles
 
 Config = Mapping[str, Any]

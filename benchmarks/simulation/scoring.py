@@ -13,8 +13,8 @@ from narrows.reducers.ledger import build_ledger
 from narrows.reducers.ledger_replay import what_if
 from narrows.reducers.rundir import read_run
 from simulation.cases import SimulatedCase
+from simulation.job import JobShape
 from simulation.kinds import BAD, GOOD, Kind
-from simulation.step import JobShape
 from simulation.sweep import flag_sweep, settings_of_cause
 
 COMMUNICATION = ("transfer", "skew", "pipeline")
@@ -44,6 +44,8 @@ class Score:
     baselines: Mapping[str, bool]
     sweep_cost: float = 1.0
     """What B1 takes, in the unit of ``cost``."""
+    climb_cost: float = 0.0
+    """What B3 takes, without any perturbation, in the unit of ``cost``."""
     wrong_scopes: int = 0
     """Scopes smaller than any that holds the fault at which the loss was called present."""
     why: str = ""

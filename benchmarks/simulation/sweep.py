@@ -12,9 +12,10 @@ from narrows.inquiry.ladder import REFERENCE_PAIRS
 from narrows.inquiry.workloads import defaults
 from simulation.cases import STEPS, WASHOUT, SimulatedCase
 from simulation.fitting import arms_of
+from simulation.job import F64, Seats, Segment
 from simulation.kinds import BAD, BASE, GOOD
 from simulation.noise import device_factor
-from simulation.step import F64, Seats, Segment, play
+from simulation.step import play
 
 LEVEL = 0.05
 

@@ -19,10 +19,10 @@ if str(BENCHMARKS) not in sys.path:
 os.environ["PROVING_GROUND_HOSTS"] = "8"  # half of the default job, for half of the time
 
 from simulation.faults import Fault  # noqa: E402
+from simulation.job import JobShape  # noqa: E402
 from simulation.kinds import BASE, GOOD, RACKS  # noqa: E402
 from simulation.launcher import SimulatedCluster  # noqa: E402
 from simulation.noise import Noise  # noqa: E402
-from simulation.step import JobShape  # noqa: E402
 
 
 def _record(

@@ -44,6 +44,7 @@ def test_the_same_seed_finds_the_same_to_the_last_digit(tmp_path: Path) -> None:
     first, second = planted("copy", seed=3), planted("copy", seed=3)
 
     assert (first.found, first.cost, first.baselines) == (second.found, second.cost, second.baselines)
+    assert first.climb_cost == second.climb_cost > 0
 
 
 def conclusion(mechanism: str | None, account: str | None = None, regression: str = "confirmed") -> dict[str, object]:

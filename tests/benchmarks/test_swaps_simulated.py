@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 from simulation.faults import Fault
+from simulation.job import JobShape
 from simulation.kinds import BASE, HOSTS
 from simulation.launcher import SimulatedCluster
 from simulation.noise import Noise
-from simulation.step import JobShape
 
 from narrows.flows.casefile import load_case
 from narrows.flows.judging_swap import judge_swap

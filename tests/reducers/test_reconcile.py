@@ -12,7 +12,7 @@ import pytest
 from narrows.inquiry.accounts import Account
 from narrows.inquiry.scopes import Scope
 from narrows.reducers.evidence import ArmRuns, build_evidence
-from narrows.reducers.reconcile import Reconciliation, Shape, reconcile, slower_group
+from narrows.reducers.reconcile import Reconciliation, Shape, crossing_group, reconcile, slower_group
 
 HOSTS = ("n0", "n0", "n1", "n1")
 SHAPE = Shape(nodes=2, ranks_per_node=2, hosts=HOSTS, scopes=(Scope.ONE_RANK, Scope.ONE_NODE, Scope.TWO_NODES))
@@ -138,6 +138,25 @@ def test_the_group_that_got_slower_is_told_by_its_shape(
     assert slower_group(evidence) == group
 
 
+@pytest.mark.parametrize(
+    ("services", "group"),
+    [
+        ({"16/16": 3.0, "2/1": 5.0}, (16, 1)),
+        ({"8/4": 3.0}, (8, 2)),
+        ({"16/16": 3.0, "32/16": 3.0}, None),  # either may be the one
+        ({"2/1": 5.0}, None),
+        ({"6/4": 3.0}, None),
+        ({}, None),
+    ],
+)
+def test_without_a_slower_group_the_only_one_that_crosses_hosts_is_what_a_loss_of_transfer_is_scaled_by(
+    services: dict[str, float], group: tuple[int, int] | None
+) -> None:
+    evidence = {"arms": {name: {"units": [{"group_service_ms": services}] * 2} for name in ("healthy", "regressed")}}
+    assert slower_group(evidence) is None
+    assert crossing_group(evidence) == group
+
+
 def test_a_slower_group_of_one_rank_a_host_shows_half_of_its_loss_on_two_hosts() -> None:
     shape = Shape(nodes=16, ranks_per_node=2, hosts=tuple(f"n{at // 2}" for at in range(32)), scopes=(Scope.TWO_NODES,))
     accounts = {one.value: [0.0, 0.0] for one in Account} | {Account.TRANSFER.value: [1.0, 1.0]}
@@ -150,7 +169,9 @@ def test_a_slower_group_of_one_rank_a_host_shows_half_of_its_loss_on_two_hosts()
             "local_ms": [],
         },
     }
-    assert reconcile(evidence, shape).kappa["two_nodes"] == pytest.approx((1 / 2) / (15 / 16))
+    found = reconcile(evidence, shape)
+    assert found.kappa["two_nodes"] == pytest.approx((1 / 2) / (15 / 16))
+    assert found.span == 16
 
 
 def test_longer_service_inside_one_host_is_the_collective(read: Read) -> None:
