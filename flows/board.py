@@ -5,13 +5,15 @@ from __future__ import annotations
 import base64
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from prefect.client.schemas.objects import ArtifactCollection
     from rich.table import Table
 
 OPEN = ("registered", "running")
@@ -21,6 +23,7 @@ _MARKS = {"supported": "\u2713", "rejected": "\u2717", "inconclusive": "?", "run
 _STYLES = {"supported": "green", "rejected": "red", "inconclusive": "yellow", "running": "cyan"}
 _PICTURES_BYTES = 1_000_000  # Prefect refuses to publish the event of an artifact above 1.5 MB
 _KEY_LENGTH = 120
+_KEYS_AT_ONCE = 100
 # The page never breaks a line of a table, so what is wider than its column must bring its own breaks.
 _CLAIM_WIDTH, _RESULT_WIDTH = 44, 40
 _CASE_ENDS = re.compile(r": [A-Z][A-Z ]*$")
@@ -204,12 +207,46 @@ def _of_this_run(key: str) -> UUID | None:
 
 def existing_pages(keys: Sequence[str]) -> set[str]:
     """Those of ``keys`` under which the server has an artifact."""
-    from prefect.client.orchestration import get_client
-    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+    return set(_latest(keys))
 
-    wanted = ArtifactFilter(key=ArtifactFilterKey(any_=list(keys)))
+
+def _latest(keys: Sequence[str]) -> dict[str, ArtifactCollection]:
+    """The newest artifact of each key that has one. A key may have hundreds, and the server answers 200 at a time."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import ArtifactCollectionFilter, ArtifactCollectionFilterKey
+
+    found: dict[str, ArtifactCollection] = {}
     with get_client(sync_client=True) as client:
-        return {str(one.key) for one in client.read_artifacts(artifact_filter=wanted)}
+        for at in range(0, len(keys), _KEYS_AT_ONCE):
+            some = ArtifactCollectionFilterKey(any_=list(keys[at : at + _KEYS_AT_ONCE]))
+            answer = client.read_latest_artifacts(artifact_filter=ArtifactCollectionFilter(key=some))
+            found |= {str(one.key): one for one in answer}
+    return found
+
+
+def page_links(pages: Mapping[str, str]) -> list[str]:
+    """A markdown link to each of ``pages``, keys by their words, that the server has."""
+    there = existing_pages(list(pages.values()))
+    return [_page_link(words, key) for words, key in pages.items() if key in there]
+
+
+def _page_link(words: str, key: str) -> str:
+    return f"[{escaped(words)}](/artifacts/key/{key})"
+
+
+def link_back(key: str, words: str, target: str) -> None:
+    """Puts a link to the page ``target`` at the end of the newest page ``key``; nothing where it is there already.
+
+    For a page that was there first: its own run is over, and knew of no ``target``.
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import ArtifactUpdate
+
+    page, link = _latest([key]).get(key), _page_link(words, target)
+    if page is None or link in str(page.data):
+        return
+    with get_client(sync_client=True) as client:
+        client.update_artifact(page.latest_id, ArtifactUpdate(data=f"{page.data}\n{link}\n"))
 
 
 def verdict_tag(verdict: str) -> str:
@@ -225,6 +262,19 @@ def tag_run(tags: Sequence[str]) -> None:
     with get_client(sync_client=True) as client:
         run = client.read_flow_run(flow_run.id)
         client.update_flow_run(run.id, tags=list(dict.fromkeys([*run.tags, *tags])))
+
+
+@contextmanager
+def untagged() -> Iterator[None]:
+    """Task runs that begin in here carry no tag.
+
+    Before a task with tags Prefect asks the server for a slot of each; where SQLite is busy, as it is after an
+    experiment, the answer takes 2 s, and where the server is away the task fails. The flow runs above carry the tags.
+    """
+    from prefect.context import TagsContext
+
+    with TagsContext(current_tags=set()):
+        yield
 
 
 def label_run(verdict: str) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from narrows.flows.board import escaped, page_key, table, wrapped
+from narrows.flows.board import escaped, page_key, page_links, table, wrapped
+from narrows.flows.claims_links import claims_of
 from narrows.flows.postmortem import view_of
 from narrows.inquiry.docket import Kind
 
@@ -15,17 +16,20 @@ if TYPE_CHECKING:
 _QUESTION_WIDTH, _REASON_WIDTH = 40, 30
 
 
-def waiting_of(session: Session) -> list[str]:
-    """The question that waits for a person, with its cost and how to answer; nothing where none does."""
+def waiting_of(session: Session, run: str | None = None) -> list[str]:
+    """The question that waits for a person, with its cost and how to answer; nothing where none does.
+
+    ``run`` is what `narrows approve` calls the flow run that waits, by default the case.
+    """
     last = session.docket.entries[-1]
     if last.kind is not Kind.ASKED:
         return []
-    name, spent, budget_h = session.case.name, session.state.device_hours, session.case.budget.device_hours
+    spent, budget_h = session.state.device_hours, session.case.budget.device_hours
     return [
         "### Waits for approval", "",
         f"**{escaped(str(last.body['question']))}**", "",
         f"It would cost {last.body['device_hours']:.3g} device-hours; {spent:.3g} of {budget_h:g} are spent.",
-        f"Answer with *Resume* on the page of the flow run, or with `narrows approve {name}`.", "",
+        f"Answer with *Resume* on the page of the flow run, or with `narrows approve {run or session.case.name}`.", "",
     ]  # fmt: skip
 
 
@@ -65,9 +69,10 @@ def _ledger_cells(row: LedgerRow) -> tuple[str, ...]:
 
 
 def links_of(session: Session) -> list[str]:
-    """Links to the postmortem, and to the claim's revalidations once there were some, on the same page."""
-    name = session.case.name
-    found = [f"[postmortem](/artifacts/key/{page_key('postmortem', name)})"]
-    if (session.base / "claims" / "history" / f"{name}.jsonl").is_file():
-        found.append(f"[its claim, and every revalidation](/artifacts/key/{page_key('claim', name)})")
-    return ["", " \u00b7 ".join(found)]
+    """Links to the postmortem and to the page of each claim of the case, as far as the server has them."""
+    pages = {"postmortem": page_key("postmortem", session.case.name)}
+    for name in claims_of(session):
+        words = "its claim" if name == session.case.name else f"claim {name}"
+        pages[f"{words}, and every revalidation"] = page_key("claim", name)
+    found = page_links(pages)
+    return ["", " \u00b7 ".join(found)] if found else []

@@ -10,7 +10,7 @@ from typing import Any
 
 from narrows.inquiry.design import CONTROL
 from narrows.inquiry.docket import Docket
-from narrows.inquiry.errors import CaseError, DocketError
+from narrows.inquiry.errors import CaseError, DocketError, in_words
 from narrows.inquiry.fingerprint import Fields
 from narrows.inquiry.rollout import EXPERIMENT, UPGRADED, Rollout
 from narrows.inquiry.state import State
@@ -81,7 +81,9 @@ def _of_record(folder: Path, state: State, source: str) -> Baseline:
     try:
         evidence = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise CaseError(f"{path}: the baseline cannot be read ({error}); restore it, or measure it again") from None
+        raise CaseError(
+            f"{path}: the baseline cannot be read ({in_words(error)}); restore it, or measure it again"
+        ) from None
     hosts = state.findings.get("hosts", {}).get("fields") or state.opened.get("hosts") or {}
     return Baseline(source=source, evidence=evidence, hosts=hosts)
 

@@ -9,11 +9,11 @@ from typing import Any
 from narrows.flows.approval import Answer, ApprovalRequest
 from narrows.flows.approval import ask as ask_person
 from narrows.flows.canary_rollout_baseline import find_baseline
-from narrows.flows.canary_rollout_report import keep_report, record_of
-from narrows.flows.canary_rollout_run import conclude, held, known_hosts, open_rollout, take_steps
+from narrows.flows.canary_rollout_report import finish
+from narrows.flows.canary_rollout_run import held, known_hosts, open_rollout, take_steps
 from narrows.flows.canary_rollout_sets import Wanted, rollout_of
-from narrows.flows.cli import DONE, FOUND, INCONCLUSIVE
 from narrows.flows.commands import launcher_of, print_json
+from narrows.flows.exits import DONE, FOUND, INCONCLUSIVE
 from narrows.flows.fingerprint import state_folder
 from narrows.flows.progress import Progress
 from narrows.flows.session import Session
@@ -36,8 +36,7 @@ def canary_rollout(
             session.ask = _asker(rollout, progress, yes=yes)
             if no_ui:
                 take_steps(session, rollout)
-                record = record_of(session, rollout, *conclude(session))
-                keep_report(session, record)
+                record = finish(session, rollout)
             else:
                 record = _with_board(session, rollout, progress)
     if as_json:

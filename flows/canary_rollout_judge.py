@@ -12,7 +12,7 @@ from narrows.flows.session import Session
 from narrows.inquiry.codec import plain
 from narrows.inquiry.design import CONTROL
 from narrows.inquiry.hypotheses import Registration, Test
-from narrows.inquiry.ladder import exhausted
+from narrows.inquiry.pursuit import exhausted
 from narrows.inquiry.rollout import sensitivity_key
 from narrows.inquiry.steps import Judge
 from narrows.inquiry.verdict import Verdict

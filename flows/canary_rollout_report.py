@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from narrows.flows.canary_rollout_case import write_regressed_case
 from narrows.flows.canary_rollout_judge import BASELINE
+from narrows.flows.canary_rollout_run import conclude
 from narrows.flows.session import Session
 from narrows.inquiry.accounts import ACCOUNTS
 from narrows.inquiry.design import CONTROL
+from narrows.inquiry.errors import NarrowsError
 from narrows.inquiry.findings import Finding
 from narrows.inquiry.fingerprint import Fields, changes
 from narrows.inquiry.proposals import account_view
@@ -29,6 +32,27 @@ _EMULATED = (
     "the device is emulated: its steps are timers, and an upgrade of a driver or of firmware cannot show in them"
 )
 _LOCAL = "the local launcher plays all hosts on this machine; nothing is said of machines of these names"
+
+
+def finish(session: Session, rollout: Rollout) -> dict[str, Any]:
+    """The record of a roll-out that has nothing left to do: concluded, with its report kept, and its case if slower.
+
+    Raises ``LaunchError`` where nothing could be measured.
+    """
+    ended, sentence = conclude(session)
+    new_case = _new_case(session, rollout) if ended is Admission.REGRESSED and not rollout.before else None
+    record = record_of(session, rollout, ended, sentence) | {"new_case": new_case}
+    keep_report(session, record)
+    return record
+
+
+def _new_case(session: Session, rollout: Rollout) -> str | None:
+    """The case file relative to the workspace; None where the runs make no case."""
+    try:
+        return write_regressed_case(session.base, rollout, session).name
+    except NarrowsError as error:
+        session.say(f"no case file can be made of it: {error}")
+        return None
 
 
 def record_of(session: Session, rollout: Rollout, ended: Admission, sentence: str) -> dict[str, Any]:

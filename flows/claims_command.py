@@ -8,8 +8,8 @@ from typing import Any
 from narrows.flows.claims_file import load_claim
 from narrows.flows.claims_propose import propose, write_proposal
 from narrows.flows.claims_store import ClaimStore, store_at
-from narrows.flows.cli import DONE, USAGE
 from narrows.flows.commands import find_case, print_json
+from narrows.flows.exits import DONE, USAGE
 from narrows.flows.postmortem import shown
 from narrows.inquiry.claim import Claim
 from narrows.inquiry.codec import plain
@@ -136,4 +136,6 @@ def _check(store: ClaimStore, name: str | None, *, as_json: bool) -> int:
     else:
         for one, places in problems.items():
             print("\n".join(places) if places else f"{one}: well formed")
+        if not wanted:
+            print(f"no claim in {store.folder}")
     return USAGE if any(problems.values()) else DONE

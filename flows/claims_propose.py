@@ -17,7 +17,7 @@ from narrows.inquiry.claim import Claim, Metric, MetricRange, Mitigation
 from narrows.inquiry.conclusion import conclude
 from narrows.inquiry.dependencies import dependencies
 from narrows.inquiry.design import Experiment
-from narrows.inquiry.errors import CaseError
+from narrows.inquiry.errors import CaseError, in_words
 from narrows.inquiry.fingerprint import manifest_fields, run_fields
 from narrows.inquiry.playbook import Play
 from narrows.inquiry.scopes import SCOPE_RUNGS, Rung, Scope
@@ -46,7 +46,7 @@ def propose(session: Session) -> Claim:
     scope = state.first_scope
     if done is None or done["reason"] != StopReason.EXPLAINED.value:
         why = done["reason"] if done else "it is not concluded"
-        raise CaseError(f"{case.name}: proposes no claim: {why}. Only an explained loss can be claimed")
+        raise CaseError(f"{case.name}: proposes no claim: {why.rstrip('.')}; only an explained loss can be claimed")
     if scope is None:
         raise CaseError(f"{case.name}: proposes no claim: no scope showed the loss, so there is nothing to run again")
     reproducer = replace(plans.at_scope(case, state, scope), rung=SCOPE_RUNGS[scope])
@@ -193,7 +193,9 @@ def _manifest(run: Path) -> dict[str, Any]:
     try:
         return dict(json.loads((run / "manifest.json").read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
-        raise CaseError(f"{run}: its manifest cannot be read ({error}); a claim records what it was made on") from None
+        raise CaseError(
+            f"{run}: its manifest cannot be read ({in_words(error)}); a claim records what it was made on"
+        ) from None
 
 
 def _mitigation(play: Play) -> Mitigation:

@@ -25,7 +25,7 @@ from narrows.inquiry.codec import SCHEMA, canonical
 from narrows.inquiry.errors import CaseError
 
 SETTINGS = "settings"
-_CONFIRMED = re.compile(r"^confirmed:[^\n#]*", re.MULTILINE)
+_CONFIRMED = re.compile(r"^confirmed:[ \t]*[^\s#]+", re.MULTILINE)  # a comment behind it keeps its blank
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +70,20 @@ class ClaimStore:
         self.proposal(name).replace(self.path(name))
         return claim
 
+    def histories(self) -> tuple[Path, ...]:
+        """The files of the claims that were ever run again, by name."""
+        return tuple(sorted((self.folder / "history").glob("*.jsonl")))
+
     def history(self, name: str) -> list[dict[str, Any]]:
-        """What revalidations found of the claim, oldest first; a torn last line is left out."""
+        """What revalidations found of the claim, oldest first; a torn last line is left out.
+
+        Raises ``CaseError`` for a line that is no record.
+        """
         path = self.folder / "history" / f"{name}.jsonl"
         if not path.is_file():
             return []
-        whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
-        return [dict(json.loads(line)) for line in whole.splitlines()]
+        whole, _, _ = path.read_text(encoding="utf-8", errors="replace").rpartition("\n")
+        return [_entry(path, number, line) for number, line in enumerate(whole.splitlines(), start=1)]
 
     def record(self, name: str, entry: dict[str, Any]) -> None:
         """Appends one revalidation to the history, on disk before this returns."""
@@ -120,6 +127,16 @@ class ClaimStore:
             except BlockingIOError:
                 raise CaseError(f"{self.folder}: another process is revalidating these claims; wait for it") from None
             yield
+
+
+def _entry(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict) or not {"outcome", "day", "claim"} <= value.keys():
+        raise CaseError(f"{path}, line {number}: is no record of a revalidation; restore the file, or delete the line")
+    return value
 
 
 def store_at(folder: Path | None) -> ClaimStore:

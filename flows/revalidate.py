@@ -6,43 +6,50 @@ What is due and what comes next follow from the claims and the dockets; this fil
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 from prefect import flow, tags, task
 from prefect.client.schemas.objects import State
+from prefect.exceptions import Pause
 from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed
 
+from narrows.flows import revalidating
 from narrows.flows.approval import Answer, ApprovalRequest
 from narrows.flows.approval import ask as ask_person
-from narrows.flows.board import existing_pages, label_run, page_key, show_page, tag_run, verdict_tag
+from narrows.flows.board import label_run, tag_run, untagged
 from narrows.flows.cancelling import CancelledRunError, CancelWatch
 from narrows.flows.claims_store import ClaimStore, store_at
 from narrows.flows.client_settings import server_needed, without_heartbeat
 from narrows.flows.commands import launcher_of
 from narrows.flows.context import put
+from narrows.flows.dead_runs import crash_dead_runs, docket_tag
 from narrows.flows.fingerprint import state_folder
 from narrows.flows.launching import LaunchCancelledError
 from narrows.flows.progress import Progress
-from narrows.flows.revalidating import Due, Revalidated, conclude, find_due, open_revalidation, perform, settle
+from narrows.flows.revalidating import Due, Revalidated, conclude, find_due, open_revalidation, perform
 from narrows.flows.revalidating_nodes import nodes_of
+from narrows.flows.revalidating_pages import emit, put_up, show_claim
 from narrows.flows.revalidating_report import keep_report, rows_of, tell
 from narrows.flows.run_log import log, logged
 from narrows.flows.server import ServerHandle
 from narrows.flows.session import Session
+from narrows.flows.zombies import TAG, Pulse, beating
 from narrows.inquiry.claim import Outcome
 from narrows.inquiry.docket import Kind
-from narrows.inquiry.errors import NarrowsError
+from narrows.inquiry.errors import DeclinedError, NarrowsError
 from narrows.inquiry.revalidation import next_step
 from narrows.inquiry.steps import Ask, Launch
-from narrows.templates.revalidation import claim_markdown, counts, report_markdown
+from narrows.templates.revalidation import counts
 
 _given: ContextVar[dict[str, Any] | None] = ContextVar("narrows_revalidation", default=None)
 """What the command line found already (``store``, ``found``, ``say``), and how it ended (``rows`` or ``error``)."""
 _open: ContextVar[tuple[Session, Due, ClaimStore] | None] = ContextVar("narrows_open_claim", default=None)
+_pulse: ContextVar[Pulse | None] = ContextVar("narrows_claims_pulse", default=None)
 SETTLED_AT_MOST = 20
 """A roll-out that never comes to rest is not waited for longer than so many times the pause that was asked for."""
 
@@ -54,7 +61,7 @@ def run_on_board(
     given: dict[str, Any] = {"store": store, "found": found, "say": progress.say, "line": progress.line,
                              "page": server.ui_url}  # fmt: skip
     with server_needed(server.url, "the docket keeps what was found: give the same command again"):
-        with put(_given, given):
+        with put(_given, given), without_heartbeat():  # the pulse beats for it
             names = [one.claim.name for one in found if one.reasons]
             state = revalidate(
                 str(store.folder), claims=names, reason="the command line", approve_all=approve_all, return_state=True
@@ -83,14 +90,26 @@ def revalidate(
     ``claims`` and ``hosts`` leave out the others; ``state`` is where fingerprints are kept. ``settle_s``: wait until no
     host was looked at for so long, so that one run sees a whole roll-out.
     """
-    given = _from_command_line()
-    if given is not None:
-        return _revalidate(given["store"], given["found"], given, reason, approve_all=approve_all)
-    store, place = store_at(Path(folder) if folder else None), Path(state) if state else None
-    with store.held():
-        _come_to_rest(state_folder(place), settle_s)
-        found = find_due(store, claims or (), nodes_of(hosts=hosts or (), state=place), every=every)
-        return _revalidate(store, found, {"say": print}, reason, approve_all=approve_all)
+    with _alive():
+        given = _from_command_line()
+        if given is not None:
+            return _revalidate(given["store"], given["found"], given, reason, approve_all=approve_all)
+        try:
+            store, place = store_at(Path(folder) if folder else None), Path(state) if state else None
+            with store.held():
+                _come_to_rest(state_folder(place), settle_s)
+                found = find_due(store, claims or (), nodes_of(hosts=hosts or (), state=place), every=every)
+                return _revalidate(store, found, {"say": print}, reason, approve_all=approve_all)
+        except NarrowsError as error:
+            return Failed(message=str(error))
+
+
+@contextmanager
+def _alive() -> Iterator[None]:
+    """The current run beats while it lasts, and so can what runs below it."""
+    tag_run([TAG])
+    with beating([TAG]) as pulse, put(_pulse, pulse), tags(TAG):
+        yield
 
 
 def _from_command_line() -> dict[str, Any] | None:
@@ -117,31 +136,54 @@ def _revalidate(
     for one in found:
         log(f"claim {one.claim.name}: " + ("; ".join(reason.words for reason in one.reasons) or "not due"))
     tag_run([f"claim:{one.claim.name}" for one in found if one.reasons])
-    ended: dict[str, Revalidated] = {}
-    try:
-        with CancelWatch.of_current_run() as watch:
+    ended = _settled_before(store, found)
+
+    def show(asking: Session | None = None) -> None:
+        put_up(rows_of(found, ended), reason, asking)
+
+    with _reported(store, found, ended, reason), CancelWatch.of_current_run() as watch:
+        try:
+            show()
             for one in found:
-                if one.reasons:
+                if one.reasons and one.claim.name not in ended:
                     if watch():
                         raise CancelledRunError("the run was cancelled between two claims")
-                    found_of = _run_claim(store, one, given, watch, approve_all=approve_all)
-                    ended[one.claim.name] = found_of
-                    log(f"claim {one.claim.name}: {found_of.outcome.value.upper()}: {found_of.sentence}")
-    except (LaunchCancelledError, CancelledRunError) as error:
-        given["error"] = error
-        return Cancelled(message=str(error))
-    except NarrowsError as error:
-        given["error"] = error
-        return Failed(message=str(error))
-    finally:
-        rows = rows_of(found, ended)
-        keep_report(store, rows, reason)
-    given["rows"] = rows
-    show_page("revalidation", report_markdown(rows, time.strftime("%Y-%m-%d", time.gmtime()), reason), "all claims")
+                    ended[one.claim.name] = _run_claim(store, one, given, watch, show, approve_all=approve_all)
+                    show()
+        except (LaunchCancelledError, CancelledRunError) as error:
+            given["error"] = error
+            return Cancelled(message=str(error))
+        except NarrowsError as error:
+            given["error"] = error
+            declined = isinstance(error, DeclinedError)
+            return Cancelled(message=str(error)) if declined and watch.look() else Failed(message=str(error))
+    given["rows"] = rows = rows_of(found, ended)
     tell(store, rows, say)
     word = _worst([one.outcome for one in ended.values()])
     label_run(word)
     return Completed(name=word.capitalize(), message=counts(rows))
+
+
+def _settled_before(store: ClaimStore, found: Sequence[Due]) -> dict[str, Revalidated]:
+    """What this very run found before it was started again: a deployment's run ends while it waits for a person."""
+    if (flow_run.run_count or 0) < 2:
+        return {}
+    earlier = {one.claim.name: revalidating.settled_by(store, one.claim.name, str(flow_run.id)) for one in found}
+    return {name: one for name, one in earlier.items() if one is not None}
+
+
+@contextmanager
+def _reported(store: ClaimStore, found: Sequence[Due], ended: Mapping[str, Revalidated], reason: str) -> Iterator[None]:
+    """The report is kept however it ends; not where the run goes on in another process, once a person answered."""
+    waits = False
+    try:
+        yield
+    except Pause:
+        waits = True
+        raise
+    finally:
+        if not waits:
+            keep_report(store, rows_of(found, ended), reason)
 
 
 def _worst(outcomes: Sequence[Outcome]) -> str:
@@ -150,16 +192,20 @@ def _worst(outcomes: Sequence[Outcome]) -> str:
 
 
 def _run_claim(
-    store: ClaimStore, one: Due, given: dict[str, Any], watch: CancelWatch, *, approve_all: bool
-) -> Revalidated:
+    store: ClaimStore, one: Due, given: dict[str, Any], watch: CancelWatch, show: Callable[[Session | None], None],
+    *, approve_all: bool,
+) -> Revalidated:  # fmt: skip
     """One claim, from its docket to its history; the questions of its launches are asked in the root run."""
     claim = one.claim
     session = open_revalidation(
         store, one, launcher=launcher_of(), say=given["say"], show_line=given.get("line"), cancelled=watch
     )
-    session.ask = lambda step: _ask(claim.name, step, approve_all=approve_all, say=given["say"])
+    crash_dead_runs(session.directory, session.say, own_run=flow_run.id)
+    session.ask = lambda step: _ask(session, step, show, approve_all=approve_all)
     ended: dict[str, Any] = {}
-    names = [f"claim:{claim.name}", f"investigation:{claim.case}", f"case:{claim.case}"]
+    docket = list(filter(None, [docket_tag(session.directory)]))
+    tag_run(docket)
+    names = [f"claim:{claim.name}", f"investigation:{claim.case}", f"case:{claim.case}", *docket]
     with logged(session), put(_open, (session, one, store)), put(_ended, ended), tags(*names):
         while True:
             with without_heartbeat():
@@ -168,20 +214,25 @@ def _run_claim(
                 raise ended["error"]
             if "found" in ended:
                 found: Revalidated = ended["found"]
+                log(f"claim {claim.name}: {found.outcome.value.upper()}: {found.sentence}")
                 return found
             state.result()  # raises what nobody foresaw
             step = next_step(claim, session.docket)
             assert isinstance(step, Ask), step
             perform(session, step)
+            show(session)  # without the question
 
 
 _ended: ContextVar[dict[str, Any] | None] = ContextVar("narrows_claim_ended", default=None)
 
 
-def _ask(name: str, step: Ask, *, approve_all: bool, say: Any) -> Answer:
-    text = f"{step.question}\n\nRevalidation of claim {name}."
-    request = ApprovalRequest(key=step.gate, title=f"Approve {step.gate}?", text=text)
-    return ask_person(request, auto_yes=approve_all, note=say)
+def _ask(session: Session, step: Ask, show: Callable[[Session | None], None], *, approve_all: bool) -> Answer:
+    """The answer of a person, who sees what waits on the page; an answer holds for the docket that asked."""
+    show(session)
+    log(f"waits for approval: {step.question}")
+    text = f"{step.question}\n\nRevalidation of claim {session.case.name}."
+    request = ApprovalRequest(key=f"{session.directory.name}-{step.gate}", title=f"Approve {step.gate}?", text=text)
+    return ask_person(request, auto_yes=approve_all, note=session.say)
 
 
 def _current() -> tuple[Session, Due, ClaimStore, dict[str, Any]]:
@@ -196,14 +247,32 @@ def run_claim(name: str) -> State[Any]:
     """Everything that one claim still has to do, short of asking a person; the state's name is the outcome."""
     session, one, store, ended = _current()
     assert one.claim.name == name
-    for reason in one.reasons:
-        session.say(f"claim {name}: {reason.words}")
+    pulse = _pulse.get()
+    assert pulse is not None, "a claim runs inside a revalidation"
+    with pulse.of(str(flow_run.id), f"claim {name}", list(flow_run.tags)):
+        for reason in one.reasons:
+            session.say(f"claim {name}: {reason.words}")
+        stopped = _take_steps(session, one, ended)
+        if stopped is not None:
+            return stopped
+        how = conclude(session, one.claim)
+        found = revalidating.settle(store, one, session, *how, run=str(flow_run.root_flow_run_id))
+        ended["found"] = found
+        show_claim(store, one.claim, session, found)
+        emit(found)
+    label_run(found.outcome.value)
+    return Completed(name=found.outcome.value.capitalize(), message=found.sentence)
+
+
+def _take_steps(session: Session, one: Due, ended: dict[str, Any]) -> State[Any] | None:
+    """Everything up to a question or a cancel, which is the state; None where nothing is left to do."""
     while (step := next_step(one.claim, session.docket)) is not None:
         if isinstance(step, Ask):
             label_run("open")
             return Completed(name="Open", message=step.question)
         if isinstance(step, Launch):
-            experiment(step.experiment.key, step.launch, step, return_state=True)
+            with untagged():
+                experiment(step.experiment.key, step.launch, step, return_state=True)
             if error := ended.get("error"):
                 return Cancelled(message=str(error))
             continue
@@ -211,37 +280,7 @@ def run_claim(name: str) -> State[Any]:
         perform(session, step)
         for number in [one for one in session.state.judgements if one not in known]:
             _show(session, number)
-    found = settle(store, one, session, *conclude(session, one.claim))
-    ended["found"] = found
-    page = claim_markdown(one.claim, store.history(name)) + _links(found)
-    show_page(page_key("claim", name), page, f"claim {name}: {found.outcome.value}")
-    _emit(found)
-    label_run(found.outcome.value)
-    return Completed(name=found.outcome.value.capitalize(), message=found.sentence)
-
-
-def _links(found: Revalidated) -> str:
-    """The pages of the case that this server has, and the revalidations' own; a case from elsewhere has none."""
-    pages = {
-        "board of the case": page_key("board", found.case),
-        "its postmortem": page_key("postmortem", found.case),
-        "all revalidations": "revalidation",
-    }
-    there = existing_pages(list(pages.values()))
-    shown = [f"[{words}](/artifacts/key/{key})" for words, key in pages.items() if key in there]
-    return "\n" + ", ".join(shown) + "\n" if shown else ""
-
-
-def _emit(found: Revalidated) -> None:
-    from prefect.events import emit_event
-
-    from narrows.inquiry.codec import plain
-
-    emit_event(
-        event=f"narrows.claim.{found.outcome.value.replace(' ', '-')}",
-        resource={"prefect.resource.id": f"narrows.claim.{found.claim}", "prefect.resource.name": found.claim},
-        payload=plain(found),
-    )
+    return None
 
 
 @task(task_run_name="{key} launch {launch}", persist_result=False)
@@ -264,7 +303,7 @@ def experiment(key: str, launch: int, step: Launch) -> State[Any]:
 def _show(session: Session, number: str) -> None:
     verdict = session.state.judgements[number].verdict.value
     claim = session.state.registrations[number].hypothesis.claim
-    with tags(verdict_tag(verdict)):
+    with untagged():
         hypothesis(number, verdict.upper(), claim, return_state=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -143,8 +144,13 @@ def conclude(session: Session, claim: Claim) -> tuple[Outcome, str]:
     return ended, sentence
 
 
-def settle(store: ClaimStore, one: Due, session: Session, ended: Outcome, sentence: str) -> Revalidated:
-    """What follows from the end: the history, the date of confirmation, and for a moved range a new case file."""
+def settle(
+    store: ClaimStore, one: Due, session: Session, ended: Outcome, sentence: str, run: str | None = None
+) -> Revalidated:
+    """What follows from the end: the history, the date of confirmation, and for a moved range a new case file.
+
+    ``run`` is the flow run that it happened in.
+    """
     from narrows.flows.revalidating_case import write_moved_case
 
     claim, state = one.claim, session.state
@@ -174,10 +180,22 @@ def settle(store: ClaimStore, one: Due, session: Session, ended: Outcome, senten
     )
     day = today()
     entry = plain(found) | {"claim": claim.digest(), "day": day, "at_ns": time.time_ns(), "fields": _values(one)}
+    entry["run"] = run
     store.record(claim.name, entry)
     if ended is Outcome.HOLDS:
         store.confirm(claim.name, day)
     return found
+
+
+def settled_by(store: ClaimStore, name: str, run: str) -> Revalidated | None:
+    """What the flow run ``run`` found of the claim; None where it did not come to it."""
+    names = [one.name for one in dataclasses.fields(Revalidated)]
+    for entry in reversed(store.history(name)):
+        if entry.get("run") == run:
+            known = {key: entry[key] for key in names} | {"claim": name, "outcome": Outcome(entry["outcome"])}
+            pairs = {key: tuple(known[key]) for key in ("reasons", "accepted_ms", "interval_ms") if known[key]}
+            return Revalidated(**known | pairs)
+    return None
 
 
 def _values(one: Due) -> dict[str, list[str]]:

@@ -9,8 +9,8 @@ from typing import Any
 from narrows.flows.approval import Answer, ApprovalRequest
 from narrows.flows.approval import ask as ask_person
 from narrows.flows.claims_store import ClaimStore, store_at
-from narrows.flows.cli import DONE, FOUND, INCONCLUSIVE
 from narrows.flows.commands import launcher_of, print_json
+from narrows.flows.exits import DONE, FOUND, INCONCLUSIVE
 from narrows.flows.progress import Progress
 from narrows.flows.revalidating import Due, Revalidated, find_due, revalidate_one
 from narrows.flows.revalidating_nodes import nodes_of
@@ -88,9 +88,20 @@ def serve(
     from narrows.flows.server import connected
 
     store = store_at(claims)
+    if cron is not None:
+        _check_cron(cron)  # before the server starts, which takes its time
     with connected(note=print) as server:
         from narrows.flows.revalidating_serve import serve_flow
 
         print(f"serving revalidate of {store.folder.resolve()} on {server.ui_url} (Ctrl-C to leave)", flush=True)
         serve_flow(store, state=state, cron=cron, within_s=within_s, settle_s=settle_s)
     return DONE
+
+
+def _check_cron(cron: str) -> None:
+    from prefect.client.schemas.schedules import CronSchedule
+
+    try:
+        CronSchedule(cron=cron)
+    except ValueError:
+        raise ValueError(f"--cron {cron}: expected the five fields of a crontab line, such as '0 5 * * 1'") from None

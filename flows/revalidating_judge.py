@@ -10,7 +10,7 @@ from narrows.flows.judging import judge
 from narrows.flows.session import Session
 from narrows.inquiry.design import REGRESSED
 from narrows.inquiry.hypotheses import Registration, Test
-from narrows.inquiry.ladder import exhausted
+from narrows.inquiry.pursuit import exhausted
 from narrows.inquiry.steps import Judge
 from narrows.reducers.estimates import estimate
 from narrows.reducers.ranges import judge_range

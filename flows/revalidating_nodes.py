@@ -9,7 +9,7 @@ from pathlib import Path
 
 from narrows.flows.fingerprint import kept, state_folder, take_fingerprint
 from narrows.inquiry.claim import Claim
-from narrows.inquiry.errors import CaseError
+from narrows.inquiry.errors import CaseError, in_words
 from narrows.inquiry.fingerprint import Fields, manifest_fields
 
 Nodes = Mapping[str, Fields]
@@ -40,6 +40,6 @@ def _job_fields(run: Path) -> Fields:
     try:
         manifest = json.loads((run / "manifest.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise CaseError(f"--run {run}: its manifest cannot be read ({error}); give a run directory") from None
+        raise CaseError(f"--run {run}: its manifest cannot be read ({in_words(error)}); give a run directory") from None
     fields = manifest_fields(manifest)
     return {name: ", ".join(values) for name, values in fields.items() if name.startswith(("job.", "shape."))}

@@ -7,6 +7,7 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from narrows.inquiry.errors import CaseError
 from narrows.templates.revalidation import report_markdown
 
 TELL_LIMIT_S = 30.0
+_STDERR = 2
 
 
 def rows_of(found: Sequence[Due], ended: Mapping[str, Revalidated]) -> list[dict[str, Any]]:
@@ -69,15 +71,30 @@ def load_settings(store: ClaimStore) -> dict[str, Any]:
 def tell(store: ClaimStore, rows: Sequence[Mapping[str, Any]], say: Callable[[str], None]) -> None:
     """Tells whom the settings name, of the claims that were run again. A message that is lost fails nothing."""
     ran = [row for row in rows if row["outcome"]]
-    settings = load_settings(store)
-    if not ran or not settings:
+    try:
+        settings = load_settings(store) if ran else {}
+    except CaseError as error:
+        say(f"nobody was told: {error}")
         return
     body = json.dumps({"schema": 1, "workspace": str(store.workspace), "claims": [dict(row) for row in ran]}).encode()
+    if command := settings.get("command"):
+        _delivered(lambda: _hand_over(command, body, store.workspace), command[0], say)
+    if url := settings.get("url"):
+        _delivered(lambda: _post(url, body), url, say)
+
+
+def _delivered(send: Callable[[], None], to: str, say: Callable[[str], None]) -> None:
     try:
-        if settings["command"]:
-            subprocess.run(settings["command"], input=body, timeout=TELL_LIMIT_S, check=True, cwd=store.workspace)
-        if settings["url"]:
-            request = urllib.request.Request(settings["url"], body, {"Content-Type": "application/json"})  # noqa: S310  # checked above
-            urllib.request.urlopen(request, timeout=TELL_LIMIT_S).close()  # noqa: S310  # the same
-    except (OSError, subprocess.SubprocessError) as error:
-        say(f"the notification was not delivered: {error}")
+        send()
+    except (OSError, ValueError, HTTPException, subprocess.SubprocessError) as error:
+        say(f"the notification was not delivered to {to}: {error}")
+
+
+def _hand_over(command: Sequence[str], body: bytes, folder: Path) -> None:
+    # What the program prints is no part of the command's own output, which may be JSON.
+    subprocess.run(command, input=body, timeout=TELL_LIMIT_S, check=True, cwd=folder, stdout=_STDERR)
+
+
+def _post(url: str, body: bytes) -> None:
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})  # noqa: S310  # its kind was checked
+    urllib.request.urlopen(request, timeout=TELL_LIMIT_S).close()  # noqa: S310  # the same

@@ -16,13 +16,14 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 from narrows.flows.checked_yaml import HOST
 from narrows.flows.client_settings import opener_of, password_header
 from narrows.flows.fingerprint import host_name, keep, kept, state_folder, take_fingerprint
-from narrows.inquiry.errors import NarrowsError, ServerError
+from narrows.inquiry.errors import NarrowsError, ServerError, in_words
 from narrows.inquiry.fingerprint import Fields, changes
 
 EVENT = "narrows.host.changed"
@@ -92,7 +93,10 @@ def send(url: str, event: dict[str, Any]) -> None:
 def _token(url: str) -> dict[str, str]:
     client = str(uuid.uuid4())
     status, answer = _call(f"{url}/csrf-token?client={client}")
-    token = json.loads(answer).get("token") if status in _ACCEPTED else None
+    try:
+        token = json.loads(answer)["token"] if status in _ACCEPTED else None
+    except (ValueError, KeyError, TypeError):  # not what Prefect says: the post stays refused
+        token = None
     return {"Prefect-Csrf-Token": str(token), "Prefect-Csrf-Client": client} if token else {}
 
 
@@ -102,10 +106,12 @@ def _call(url: str, body: bytes | None = None, extra: dict[str, str] | None = No
     request = urllib.request.Request(url, body, headers)  # noqa: S310  # the user's own server
     try:
         with opener_of(url).open(request, timeout=SEND_LIMIT_S) as answer:
+            if answer.geturl() != url:  # a proxy's page for signing in says 200, and took no event
+                raise ServerError(f"{url} sends us on to {answer.geturl()}; give the address that answers itself")
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, b""
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         raise ServerError(f"{url} does not answer ({getattr(error, 'reason', error)})") from None
 
 
@@ -154,7 +160,10 @@ def watch(
 def _one(host: str, cluster: str, folder: Path, say: Callable[[Look], None]) -> int:
     try:
         found = look(host, cluster, folder, take_fingerprint(), server_url())
-    except (NarrowsError, OSError) as error:
+    except OSError as error:
+        print(f"narrows: watch: {error.filename or folder}: {in_words(error)}; give another --state", file=sys.stderr)
+        return 1
+    except NarrowsError as error:
         print(f"narrows: watch: {error}", file=sys.stderr)
         return 1
     say(found)

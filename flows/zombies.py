@@ -28,7 +28,10 @@ LEAST_SILENCE_S = 10.0
 BEATS = 5
 """Heartbeats of a run within the time limit: one that comes late, or two that are lost, must not kill it."""
 AUTOMATION = "narrows: a run without a heartbeat has crashed"
-MESSAGE = "no heartbeat: its process is gone. `narrows investigate CASE --resume` goes on from the docket"
+MESSAGE = (
+    "no heartbeat: its process is gone. The docket keeps what was found: `narrows investigate CASE --resume`, or the "
+    "same `narrows revalidate` or `narrows canary-rollout` again, goes on from there"
+)
 
 
 def silence_s(environ: Mapping[str, str] = os.environ) -> float:
@@ -127,6 +130,16 @@ class Pulse:
             with self._lock:  # never for a run that has ended meanwhile: it would be taken for silent
                 for one in self._open:
                     _emit(*one)
+
+
+@contextmanager
+def beating(tags: Sequence[str]) -> Iterator[Pulse]:
+    """The current flow run beats while it lasts, on a server that crashes it when it falls silent."""
+    from prefect.runtime import flow_run
+
+    ensure_reaper()
+    with Pulse() as pulse, pulse.of(str(flow_run.id), str(flow_run.name), tags):
+        yield pulse
 
 
 def _emit(run_id: UUID, name: str, tags: tuple[str, ...]) -> None:

@@ -132,6 +132,8 @@ def carried(record: Record) -> str:
 
 
 def next_move(record: Record) -> str:
+    if record.get("new_case"):
+        return f"hold the roll-out; look at {record['new_case']}, then narrows investigate {record['new_case']}"
     return _BEFORE if record["before"] else NEXT[record["outcome"]]
 
 

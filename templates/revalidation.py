@@ -20,15 +20,18 @@ NEXT = {
 _REASON_WIDTH = 36
 
 
-def report_markdown(rows: Sequence[Row], day: str, reason: str) -> str:
-    """The report over all claims. A row holds ``claim``, ``outcome`` (None: not run again) and what was found."""
-    lines = [f"# Revalidation of {day}", "", f"Asked for by: {_cell(reason)}", "", counts(rows), ""]
+def report_markdown(rows: Sequence[Row], day: str, reason: str, above: Sequence[str] = ()) -> str:
+    """The report over all claims. A row holds ``claim``, ``outcome`` (None: not run again) and what was found.
+
+    ``above`` are lines of markdown before the table.
+    """
+    lines = [f"# Revalidation of {day}", "", f"Asked for by: {_cell(reason)}", "", counts(rows), "", *above]
     lines += _table(
         ("claim", "outcome", "now, ms a step", "accepted", "why it was run again", "next"),
         [
             (
                 f"**{row['claim']}**",
-                row["outcome"] or "not due",
+                word(row),
                 found(row),
                 accepted(row),
                 _reasons(row) or "nothing changed",
@@ -75,7 +78,7 @@ def report_text(rows: Sequence[Row]) -> str:
     width = max((len(str(row["claim"])) for row in rows), default=0)
     lines = []
     for row in rows:
-        lines.append(f"{row['claim']:<{width}}  {(row['outcome'] or 'not due').upper():<20}  {found(row)}".rstrip())
+        lines.append(f"{row['claim']:<{width}}  {word(row).upper():<20}  {found(row)}".rstrip())
         lines += [f"{'':<{width}}  {reason}" for reason in row["reasons"]]
         if row.get("new_case"):
             lines.append(f"{'':<{width}}  new case: {row['new_case']}")
@@ -84,9 +87,15 @@ def report_text(rows: Sequence[Row]) -> str:
 
 def counts(rows: Sequence[Row]) -> str:
     """For example ``2 claims: 1 holds, 1 not due``."""
-    words = [row["outcome"] or "not due" for row in rows]
-    shown = [f"{words.count(word)} {word}" for word in (*(one.value for one in Outcome), "not due") if word in words]
+    words = [word(row) for row in rows]
+    order = (*(one.value for one in Outcome), "due", "not due")
+    shown = [f"{words.count(one)} {one}" for one in order if one in words]
     return f"{len(rows)} claim{'s' * (len(rows) != 1)}: {', '.join(shown) or 'none'}"
+
+
+def word(row: Row) -> str:
+    """How the claim ended; ``due`` where it is to be run again and was not, or not yet."""
+    return row["outcome"] or ("due" if row["reasons"] else "not due")
 
 
 def found(row: Row) -> str:

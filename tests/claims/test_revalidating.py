@@ -10,15 +10,23 @@ from pathlib import Path
 import pytest
 import yaml
 
+from narrows.flows.claims_links import cases_of, claims_of
 from narrows.flows.claims_store import ClaimStore
 from narrows.flows.fingerprint import keep
 from narrows.flows.launching import Handle, LaunchPlan, LineSink
 from narrows.flows.local_launcher import LocalLauncher
-from narrows.flows.revalidating import Due, Revalidated, conclude, find_due, open_revalidation, revalidate_one
+from narrows.flows.revalidating import (
+    Due,
+    conclude,
+    find_due,
+    open_revalidation,
+    revalidate_one,
+    settle,
+    settled_by,
+)
 from narrows.flows.revalidating_command import exit_code
 from narrows.flows.revalidating_nodes import nodes_of
 from narrows.flows.revalidating_report import keep_report, load_settings, rows_of, tell
-from narrows.flows.server import ServerHandle
 from narrows.inquiry.claim import Claim, Outcome
 from narrows.inquiry.docket import Docket, Kind
 from narrows.inquiry.errors import CaseError, LaunchError
@@ -118,12 +126,15 @@ def test_the_report_names_every_claim_and_the_exit_code_the_worst_end(store: Cla
     rows = rows_of([one], {})
     assert exit_code(rows) == 0
     text = keep_report(store, rows, "a test").read_text()
-    assert "| **padding** | not due |" in text
+    assert "| **padding** | due |" in text, "it was to be run again, and was not"
+    assert "| **padding** | not due |" in keep_report(store, rows_of([replace(one, reasons=())], {}), "").read_text()
     for outcome, code in ((Outcome.HOLDS, 0), (Outcome.INCONCLUSIVE, 3), (Outcome.GONE, 4), (Outcome.MOVED, 4)):
         assert exit_code([{"outcome": Outcome.HOLDS.value}, {"outcome": outcome.value}]) == code
 
 
-def test_settings_are_checked_and_a_message_that_is_lost_fails_nothing(store: ClaimStore, one: Due) -> None:
+def test_settings_are_checked_and_a_message_that_is_lost_fails_nothing(
+    store: ClaimStore, one: Due, capfd: pytest.CaptureFixture[str]
+) -> None:
     path, said = store.folder / "settings.yaml", list[str]()
     rows = [row | {"outcome": "holds"} for row in rows_of([one], {})]
     tell(store, rows, said.append)
@@ -135,28 +146,61 @@ def test_settings_are_checked_and_a_message_that_is_lost_fails_nothing(store: Cl
     path.write_text(yaml.safe_dump({"notify": {"url": "http://127.0.0.1:9/hook"}}))
     tell(store, rows, said.append)
     assert len(said) == 2
+    told, send = store.folder / "told", "import sys; sys.stdout.write('hello'); open('claims/told', 'w').write('yes')"
+    path.write_text(
+        yaml.safe_dump({"notify": {"command": [sys.executable, "-c", send], "url": "http://127.0.0.1:9/hook"}})
+    )
+    tell(store, rows, said.append)
+    assert (told.read_text(), len(said)) == ("yes", 3)
+    path.write_text(yaml.safe_dump({"notify": {"command": ["no-such-program"], "url": "http://[::1/hook"}}))
+    tell(store, rows, said.append)
+    assert len(said) == 5, "both are tried"
+    assert "hello" not in capfd.readouterr().out, "it would end up in the command's JSON"
     path.write_text("notify: {url: ftp://somewhere}\nelse: 1\n")
     with pytest.raises(CaseError, match=r"url: is 'ftp://somewhere'; expected an http"):
         load_settings(store)
+    tell(store, rows, said.append)
+    assert "nobody was told" in said[-1]
     assert store.names() == ("padding",), "the settings are no claim"
 
 
-@pytest.mark.prefect
-def test_the_page_of_a_claim_links_the_pages_of_its_case_that_the_server_has(narrows_server: ServerHandle) -> None:
-    from prefect import flow
+def test_a_run_that_was_started_again_knows_what_it_found_before(store: ClaimStore, one: Due) -> None:
+    session = open_revalidation(store, one, launcher=Down(), say=lambda _text: None)
+    found = settle(store, one, session, *conclude(session, one.claim), run="this run")
+    assert settled_by(store, "padding", "this run") == found
+    assert settled_by(store, "padding", "another run") is None
 
-    from narrows.flows.board import show_page
-    from narrows.flows.revalidate import _links
 
-    @flow
-    def investigated() -> None:
-        show_page("board-linked-case", "a board", "a board")
+def test_the_day_of_confirmation_keeps_a_comment_behind_it(store: ClaimStore) -> None:
+    path = store.path("padding")
+    path.write_text(path.read_text().replace("confirmed: 2026-11-01", "confirmed: 2026-11-01  # by Ada"))
+    store.confirm("padding", "2026-12-03")
+    assert "\nconfirmed: 2026-12-03  # by Ada\n" in path.read_text()
+    assert store.load("padding").confirmed == "2026-12-03"
 
-    investigated()
-    found = Revalidated(
-        claim="padding", case="linked-case", outcome=Outcome.HOLDS, sentence="", reasons=(), found_ms=None,
-        interval_ms=None, accepted_ms=(1.0, 2.0), gain_ms=None, folder="", device_hours=0.0,
-    )  # fmt: skip
-    assert "[board of the case](/artifacts/key/board-linked-case)" in _links(found)
-    assert "postmortem" not in _links(found)
-    assert "board" not in _links(replace(found, case="a-case-from-elsewhere"))
+
+def test_a_history_with_a_damaged_line_is_refused_by_its_place(store: ClaimStore) -> None:
+    store.record("padding", {"outcome": "holds", "day": "2026-12-01", "claim": "x"})
+    with (store.folder / "history" / "padding.jsonl").open("a") as file:
+        file.write("{torn\n[]\n")
+    with pytest.raises(CaseError, match=r"padding\.jsonl, line 2: is no record"):
+        store.history("padding")
+
+
+def test_the_case_of_a_moved_range_belongs_to_its_claim_and_so_does_the_case_that_made_it(
+    store: ClaimStore, one: Due
+) -> None:
+    moved = {
+        "case": "looked-into", "question": "What takes the time?",
+        "runs": {"healthy": "runs/healthy", "regressed": "runs/regressed"},
+        "workload": {"program": "step", "healthy": {"padding": 0.0}, "regressed": {"padding": 0.3}},
+        "cluster": {"nodes": 1, "ranks_per_node": 1},
+    }  # fmt: skip
+    (store.workspace / "moved.yaml").write_text(yaml.safe_dump(moved))
+    store.record("padding", {"outcome": "range moved", "day": "2026-12-01", "claim": "x", "new_case": "moved.yaml"})
+    store.record("padding", {"outcome": "range moved", "day": "2026-12-02", "claim": "x", "new_case": "gone.yaml"})
+    session = open_revalidation(store, one, launcher=LocalLauncher(), say=lambda _text: None)
+    for case, belongs in (("looked-into", ["padding"]), ("more-padding", ["padding"]), ("another", [])):
+        session.case = replace(session.case, name=case)
+        assert claims_of(session) == belongs
+    assert cases_of(store, one.claim) == ["more-padding", "looked-into"]

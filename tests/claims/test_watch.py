@@ -26,6 +26,8 @@ class EventServer:
     url: str = ""
     status: int = 204
     token: str | None = None
+    moved_to: str | None = None
+    csrf_page: bytes | None = None
     events: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
 
@@ -43,12 +45,15 @@ def events() -> Iterator[EventServer]:
                 found.events += json.loads(body)
             found.headers.append(dict(self.headers))
             self.send_response(status)
+            if found.moved_to:
+                self.send_header("Location", found.moved_to)
             self.end_headers()
 
         def do_GET(self) -> None:
-            self.send_response(200 if self.path.startswith("/api/csrf-token?client=") else 404)
+            known = self.path.startswith("/api/csrf-token?client=") or self.path == "/sign-in"
+            self.send_response(200 if known else 404)
             self.end_headers()
-            self.wfile.write(json.dumps({"token": found.token}).encode())
+            self.wfile.write(found.csrf_page or json.dumps({"token": found.token}).encode())
 
         def log_message(self, *_: object) -> None:
             return
@@ -109,6 +114,17 @@ def test_a_server_that_guards_against_forged_posts_is_given_its_token(events: Ev
     assert len(events.events) == 1
     events.status = 403
     assert "HTTP 403" in look("n0", "big", tmp_path, BEFORE, events.url).problem
+
+
+def test_a_page_for_signing_in_took_no_event(events: EventServer, tmp_path: Path) -> None:
+    look("n0", "big", tmp_path, BEFORE, events.url)
+    events.status, events.moved_to = 302, events.url.replace("/api", "/sign-in")
+    found = look("n0", "big", tmp_path, AFTER, events.url)
+    assert not found.accepted
+    assert "/sign-in; give the address that answers itself" in found.problem
+    events.status, events.moved_to, events.csrf_page = 403, None, b"<html>no</html>"
+    assert "HTTP 403" in look("n0", "big", tmp_path, AFTER, events.url).problem
+    assert kept(tmp_path, "n0") == BEFORE
 
 
 def test_a_kept_fingerprint_that_cannot_be_read_counts_as_none(events: EventServer, tmp_path: Path) -> None:

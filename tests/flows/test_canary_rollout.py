@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
-import yaml
 
 from narrows.flows.canary_rollout_baseline import find_baseline
-from narrows.flows.canary_rollout_report import keep_report, record_of
-from narrows.flows.canary_rollout_run import conclude, held, open_rollout, take_steps
+from narrows.flows.canary_rollout_report import finish
+from narrows.flows.canary_rollout_run import held, open_rollout, take_steps
 from narrows.flows.canary_rollout_sets import Wanted, read_sets, rollout_of
-from narrows.flows.cli import app, main
+from narrows.flows.casefile import load_case
+from narrows.flows.cli import app
 from narrows.flows.launching import LaunchPlan, LaunchResult
-from narrows.flows.server import ServerHandle
+from narrows.inquiry.design import ArmKind
 from narrows.inquiry.docket import Docket, Kind
 from narrows.inquiry.errors import CaseError, LaunchError
 from narrows.inquiry.rollout import Admission, Rollout, next_step
@@ -132,9 +135,7 @@ def measure(machines: Machines, tmp_path: Path) -> Measure:
         baseline = find_baseline(rollout, given, tmp_path)
         session = open_rollout(tmp_path, rollout, hosts, baseline, left_out, launcher=machines, say=lambda _line: None)
         take_steps(session, rollout)
-        record = record_of(session, rollout, *conclude(session))
-        keep_report(session, record)
-        return record
+        return finish(session, rollout)
 
     return run
 
@@ -152,6 +153,24 @@ def test_one_slower_upgraded_host_is_named_with_its_loss_and_its_account(measure
     assert "carried by: host n3" in text
     assert "host.driver: 550 on the control hosts, 560 on the upgraded ones" in text
     assert "hosts and upgrade are one here" in text
+
+
+def test_a_slower_upgrade_leaves_a_case_of_its_own_runs_and_nothing_else_does(
+    measure: Measure, machines: Machines, tmp_path: Path
+) -> None:
+    assert measure()["new_case"] is None
+    machines.slower_ms = {"n3": 3.0}
+    assert measure(before=True)["new_case"] is None
+    machines.slower_ms = {"n3": 6.0}
+    record = measure()
+    case = load_case(tmp_path / record["new_case"])
+    assert case.workload.kind is ArmKind.PLACEMENT
+    assert (case.workload.healthy.hosts, case.workload.regressed.hosts) == (("n0", "n1"), ("n2", "n3"))
+    assert (case.cluster.launcher, case.cluster.nodes, case.cluster.ranks_per_node) == ("local", 2, 1)
+    text = (tmp_path / record["new_case"]).read_text()
+    assert text.startswith("# Upgraded hosts are slower than hosts that were not upgraded: n2, n3 against n0, n1.\n")
+    assert "before the upgrade is not taken out of these runs" in text
+    assert f"narrows investigate {record['new_case']}" in report_text(record)
 
 
 def test_equal_sets_are_admitted_once_a_delay_of_the_margin_was_seen(
@@ -198,6 +217,24 @@ def test_a_baseline_in_the_workspace_tells_slower_hosts_from_a_slower_upgrade(
     lost = measure(margin_percent=2.0)
     assert lost["outcome"] == "regressed"
     assert lost["effect_ms"] == pytest.approx(3.0, abs=0.2)
+
+
+def test_a_baseline_holds_when_its_old_run_directories_are_removed_as_the_page_says(
+    measure: Measure, tmp_path: Path
+) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "team-server.md").read_text(encoding="utf-8")
+    found = re.search(r"<!-- old experiments -->\n```sh\n(.*?)\n```", page)
+    assert found is not None
+    baseline = measure(before=True)
+    experiments = tmp_path / baseline["folder"] / "experiments"
+    for name in ("cases", "revalidations", "rollouts/young/experiments"):
+        (tmp_path / name).mkdir(parents=True)
+    os.utime(experiments, (0, 0))
+    subprocess.run(["sh", "-c", f"{found.group(1)} -exec rm -r {{}} +"], cwd=tmp_path, check=True)
+    assert not experiments.exists()
+    assert (tmp_path / "rollouts/young/experiments").exists()
+    shutil.rmtree(tmp_path / "rollouts" / "young")
+    assert measure()["baseline"]["source"] == baseline["folder"]
 
 
 def test_the_report_asks_whether_the_hosts_were_upgraded_when_nothing_changed(measure: Measure) -> None:
@@ -259,63 +296,8 @@ def test_the_page_names_every_option_and_every_outcome() -> None:
         for name in one.names
         if "--empty-" not in name
     }
-    assert set(re.findall(r"(--[a-z][a-z-]+)", PAGE)) <= options
+    prefects = {"--no-prompt", "--name", "--pool", "--param"}
+    assert set(re.findall(r"(--[a-z][a-z-]+)", PAGE)) - prefects <= options
     assert {name for name in options if name.startswith("--")} <= set(re.findall(r"(--[a-z][a-z-]+)", PAGE))
     assert all(f"*{one.value}*" in PAGE for one in Admission)
     assert set(NEXT) == {one.value for one in Admission}
-
-
-def case_file(folder: Path, slow: str) -> Path:
-    """Four hosts of which one may be slow, and a job of one rank on each of two."""
-    value = {
-        "case": "canary", "question": "The work that an upgrade is judged by.",
-        "runs": {"healthy": "runs/healthy", "regressed": "runs/regressed"},
-        "workload": {
-            "program": "step", "config": {"slow_host": {"host": slow, "factor": 1.12}},
-            "healthy": {"hosts": ["n0", "n1"]}, "regressed": {"hosts": ["n2", "n3"]},
-        },
-        "cluster": {"nodes": 2, "ranks_per_node": 1, "hosts": ["n0", "n1", "n2", "n3"]},
-        "judge": {"steps": 16, "washout": 2, "margin_percent": 3},
-    }  # fmt: skip
-    path = folder / "case.yaml"
-    path.write_text(yaml.safe_dump(value))
-    return path
-
-
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as ended:
-        main(["canary-rollout", "--upgraded", "n[2-3]", "--control", "n0,n1", "--json", *words])
-    return int(ended.value.code or 0), json.loads(capsys.readouterr().out)
-
-
-@pytest.mark.dist
-def test_real_processes_with_a_slower_upgraded_host_end_regressed_and_name_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NARROWS_HOSTS", str(tmp_path / "hosts"))
-    code, record = run(capsys, "--case", str(case_file(tmp_path, "n3")), "--no-ui")
-    assert (code, record["outcome"]) == (4, "regressed"), record["sentence"]
-    assert (record["account"], record["carried_by"]["hosts"]) == ("compute", ["n3"])
-    assert any("plays all hosts on this machine" in one for one in record["limits"])
-
-
-@pytest.mark.dist
-@pytest.mark.prefect
-def test_real_processes_without_a_fault_are_admitted_on_the_board_or_honestly_left_open(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, narrows_server: ServerHandle
-) -> None:
-    from prefect.client.orchestration import get_client
-
-    assert narrows_server.folder is not None
-    monkeypatch.setenv("NARROWS_HOME", str(narrows_server.folder.parent))
-    monkeypatch.setenv("NARROWS_HOSTS", str(tmp_path / "hosts"))
-    code, record = run(capsys, "--case", str(case_file(tmp_path, "n9")))
-    assert (code, record["outcome"]) in ((0, "admit"), (3, "inconclusive")), record["sentence"]
-    with get_client(sync_client=True) as client:
-        (flow_run,) = [one for one in client.read_flow_runs() if "rollout:rollout-n2-n3" in one.tags]
-        pages = {one.key: str(one.data) for one in client.read_artifacts()}
-    assert flow_run.state is not None
-    assert flow_run.state.name == record["outcome"].capitalize()
-    assert "H01" in pages["board-rollout-n2-n3"]
-    assert pages["canary-rollout-n2-n3"].startswith(f"# Canary roll-out: {record['outcome']}")

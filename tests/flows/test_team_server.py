@@ -28,7 +28,8 @@ from narrows.flows.local_launcher import free_port
 from narrows.flows.server import health
 from narrows.flows.watch import EVENT, look
 
-PAGE = Path(__file__).parents[2] / "docs" / "team-server.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "team-server.md"
 PASSWORD = "only-for-this-test"
 AUTH = f"narrows:{PASSWORD}"
 POSTGRES = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin"))), None)
@@ -142,6 +143,10 @@ def team_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TeamServer
                 value = value.replace(documented, str(ours))
             environment[name] = value
         environment |= {"PREFECT_HOME": str(folder / "home"), "PREFECT_UI_STATIC_DIRECTORY": str(folder / "page")}
+        # It forgets once an hour, and what hangs on nothing once a day: too long for a test.
+        forgets = ("PREFECT_SERVER_SERVICES_DB_VACUUM_LOOP_SECONDS",
+                   "PREFECT_SERVER_SERVICES_DB_VACUUM_ORPHAN_CLEANUP_LOOP_SECONDS")  # fmt: skip
+        environment |= dict.fromkeys(forgets, "5")
         upgrade, *services = _block("commands")
         python = [sys.executable, "-m"]
         subprocess.run([*python, *upgrade.split()], env=environment, check=True, capture_output=True, timeout=180)
@@ -285,3 +290,54 @@ def test_hosts_with_a_new_driver_start_one_revalidation_on_it(
     assert {"claim:padding", "verdict:holds"} <= set(one["tags"])
     told = _ask(team_server, "events/filter", {"filter": {"event": {"name": [EVENT]}}, "limit": 1})
     assert told["total"] == HOSTS
+
+
+def _ended_run(team_server: TeamServer, name: str, days_ago: int) -> str:
+    """A flow run with an artifact and a line of log, that ended so long ago; returns its id."""
+    assert POSTGRES is not None
+    flow = _ask(team_server, "flows/", {"name": "forgotten"})["id"]
+    run = str(_ask(team_server, "flow_runs/", {"flow_id": flow, "name": name, "state": {"type": "COMPLETED"}})["id"])
+    _ask(team_server, "artifacts/", {"key": name, "type": "markdown", "data": "a page", "flow_run_id": run})
+    port = re.search(r":(\d+)/prefect", team_server.environment["PREFECT_SERVER_DATABASE_CONNECTION_URL"])
+    assert port is not None
+    ended = f"UPDATE flow_run SET end_time = now() - interval '{days_ago} days' WHERE id = '{run}'"
+    where = ["-h", "127.0.0.1", "-p", port.group(1), "-U", "prefect", "prefect"]
+    password = os.environ | {"PGPASSWORD": PASSWORD}
+    subprocess.run([str(POSTGRES / "psql"), *where, "-c", ended], env=password, check=True, capture_output=True)
+    return run
+
+
+def test_runs_that_ended_more_than_ninety_days_ago_are_forgotten_with_their_artifacts(team_server: TeamServer) -> None:
+    old, new = _ended_run(team_server, "old-run", 91), _ended_run(team_server, "new-run", 89)
+
+    def there(kind: str, **wanted: Any) -> list[dict[str, Any]]:
+        return list(_ask(team_server, f"{kind}/filter", {kind: wanted}))
+
+    _until(lambda: not there("flow_runs", id={"any_": [old]}) and not there("artifacts", key={"any_": ["old-run"]}))
+    assert [one["id"] for one in there("flow_runs", id={"any_": [new]})] == [new]
+    assert [one["flow_run_id"] for one in there("artifacts", key={"any_": ["new-run"]})] == [new]
+
+
+def test_without_the_password_no_deployment_can_be_read_changed_or_started(
+    team_server: TeamServer, tmp_path: Path
+) -> None:
+    environment = team_server.environment | {"PREFECT_HOME": str(tmp_path / "home")}
+    command = [sys.executable, "-m", "prefect", "--no-prompt"]
+    for words in (["work-pool", "create", "narrows", "--type", "process"], ["deploy", "--all"]):
+        subprocess.run([*command, *words], cwd=ROOT, env=environment, capture_output=True, timeout=180, check=True)
+    deployments = {one["name"]: one["id"] for one in _ask(team_server, "deployments/filter", {})}
+    assert {"investigate", "revalidate", "canary-rollout"} <= set(deployments)
+
+    def runs() -> set[str]:
+        found = _ask(team_server, "flow_runs/filter", {"deployments": {"id": {"any_": list(deployments.values())}}})
+        return {run["id"] for run in found if "auto-scheduled" not in run["tags"]}
+
+    before = runs()
+    for known in deployments.values():
+        place = f"{team_server.url}/deployments/{known}"
+        for auth in (None, "narrows:wrong"):
+            started = _status(f"{place}/create_flow_run", body={"state": {"type": "SCHEDULED"}}, auth=auth)
+            assert started in (401, 403)
+            assert _status(place, auth=auth) == 401
+            assert _status(place, body={"paused": True}, method="PATCH", auth=auth) in (401, 403)
+    assert runs() == before
