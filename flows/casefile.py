@@ -20,7 +20,7 @@ from narrows.flows.checked_yaml import (
     parse,
 )
 from narrows.flows.playbook import load_playbook
-from narrows.inquiry.case import ArmSpec, Budget, Case, Cluster, Judging, Workload
+from narrows.inquiry.case import ArmSpec, Budget, Case, Cluster, Judging, StatedLink, Workload
 from narrows.inquiry.design import ArmKind, Mode
 from narrows.inquiry.errors import CaseError
 from narrows.inquiry.findings import LEAST_STEPS, not_estimable
@@ -104,8 +104,16 @@ def _cluster(section: Section) -> Cluster:
             "hosts",
             f"names {len(hosts)} for {nodes} nodes; expected at least {nodes} hosts, spares after the job's own",
         )
-    section.done(("launcher", "nodes", "ranks_per_node", "hosts", "device"))
-    return Cluster(launcher=launcher, nodes=nodes, ranks_per_node=ranks, hosts=tuple(hosts), device=device)
+    link = _link(section.section("link"))
+    section.done(("launcher", "nodes", "ranks_per_node", "hosts", "device", "link"))
+    return Cluster(launcher=launcher, nodes=nodes, ranks_per_node=ranks, hosts=tuple(hosts), device=device, link=link)
+
+
+def _link(section: Section) -> StatedLink | None:
+    alpha_us = section.take("alpha_us", lambda v: is_number(v) and v >= 0, "us a round, at least 0", 0, needed=True)
+    gbit = section.take("gbit", lambda v: is_number(v) and v > 0, "Gbit/s, above 0", 1, needed=True)
+    section.done(("alpha_us", "gbit"))
+    return StatedLink(alpha_us=float(alpha_us), gbit=float(gbit)) if section.present else None
 
 
 _WORKLOAD = ("program", "config", "args", "healthy", "regressed", "perturbed")

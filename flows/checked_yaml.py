@@ -136,8 +136,12 @@ def parse(path: Path) -> Section:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise CaseError(f"{path}: there is no such case file; `narrows demo` writes examples to start from") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise CaseError(f"{path}: cannot be read ({error}); expected a YAML file in UTF-8") from None
+    except IsADirectoryError:
+        raise CaseError(f"{path}: is a folder; expected a YAML file") from None
+    except OSError as error:
+        raise CaseError(f"{path}: cannot be read ({error.strerror}); expected a YAML file in UTF-8") from None
+    except UnicodeDecodeError as error:
+        raise CaseError(f"{path}: is not text in UTF-8 (byte {error.start}); expected a YAML file") from None
     reader = Reader(path)
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -150,7 +154,8 @@ def parse(path: Path) -> Section:
     except RecursionError:
         raise CaseError(f"{path}:1: is nested too deeply, or contains itself; a case file needs four levels") from None
     if not isinstance(value, Node):
-        raise CaseError(f"{path}:1: holds {show(value)}; expected a mapping with case, question, runs, workload, ...")
+        holds = f"holds {show(value)}" if node is not None else "is empty"
+        raise CaseError(f"{path}:1: {holds}; expected a mapping with case, question, runs, workload, ...")
     return Section(reader, "", 1, value.items, value.lines)
 
 

@@ -12,7 +12,7 @@ from narrows.flows import demo as demos
 from narrows.flows import engine
 from narrows.flows.approval import Answer, ApprovalRequest, Decision, Waiting
 from narrows.flows.approval import ask as ask_person
-from narrows.flows.cli import DONE, FOUND, INCONCLUSIVE
+from narrows.flows.exits import DONE, FOUND, INCONCLUSIVE
 from narrows.flows.launching import Launcher
 from narrows.flows.local_launcher import LocalLauncher
 from narrows.flows.postmortem import write_postmortem
@@ -50,7 +50,10 @@ def demo(name: str, *, out: Path | None, seed: int | None, no_ui: bool, as_json:
     with Progress(quiet=as_json) as progress:
         progress.say(f"worked case {name}: {demos.headline(name)}")
         progress.say(f"recording a healthy and a regressed run at full scale into {folder / 'runs'}")
-        demos.record(case_file, launcher_of(), on_line=progress.line)
+        try:
+            demos.record(case_file, launcher_of(), on_line=progress.line)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("nothing is kept: the same command starts over") from None
     return investigate(case_file, yes=True, resume=False, fresh=False, until=None, no_ui=no_ui, as_json=as_json)
 
 
@@ -62,7 +65,10 @@ def investigate(
         session = open_session(case_file, launcher_of(), resume=resume, fresh=fresh)
         session.say, session.show_line = progress.say, progress.line
         session.ask = _asker(session, yes=yes, progress=progress)
-        stop = _with_board(session, case_file, until, progress) if not no_ui else _plainly(session, until)
+        try:
+            stop = _with_board(session, case_file, until, progress) if not no_ui else _plainly(session, until)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"`narrows investigate {case_file} --resume` goes on from here") from None
     if as_json:
         print_json(_report(session))
     return EXITS.get(stop.reason, INCONCLUSIVE)
@@ -217,7 +223,7 @@ def approve(which: str | None, *, decision: str, reason: str, by: str | None, as
                 answer(
                     chosen.flow_run_id, Answer(decision=Decision(decision), by=by or getpass.getuser(), reason=reason)
                 )
-                print(f"{chosen.name}: {decision}")
+                _say_answer(chosen, decision, as_json=as_json)
                 return DONE
     if which is not None:
         raise CaseError(f"{which}: no server is running here, so nothing waits; is PREFECT_API_URL set?")
@@ -231,8 +237,15 @@ def approve(which: str | None, *, decision: str, reason: str, by: str | None, as
     return DONE
 
 
+def _say_answer(chosen: Waiting, decision: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"schema": 1, "flow_run_id": chosen.flow_run_id, "name": chosen.name, "decision": decision})
+    else:
+        print(f"{chosen.name}: {decision}")
+
+
 def _chosen(which: str, waiting: list[Waiting]) -> Waiting:
-    found = [one for one in waiting if which in (one.flow_run_id, one.name, one.name.removeprefix("investigate "))]
+    found = [one for one in waiting if which in (one.flow_run_id, one.name, one.name.rpartition(" ")[2])]
     if len(found) != 1:
         names = ", ".join(f"{one.name} ({one.flow_run_id})" for one in waiting) or "nothing"
         raise CaseError(f"{which}: {len(found)} runs of this name wait for a decision; waiting: {names}")

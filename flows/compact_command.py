@@ -11,7 +11,12 @@ _MB = 1e6
 
 
 def compact_runs(paths: Sequence[Path], *, pack_lines: bool) -> int:
-    """0 when all were compacted. Raises RunDirectoryError for the first that cannot be."""
+    """0 when all were compacted.
+
+    Raises ValueError where no run is given, and RunDirectoryError for the first that cannot be compacted.
+    """
+    if not paths:
+        raise ValueError("nothing to compact: give the run directories of finished runs")
     for path in paths:
         done = compact_run(path, pack_lines=pack_lines)
         beside = "lines packed to .jsonl.gz" if pack_lines else "lines kept"

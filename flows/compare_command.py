@@ -7,8 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from narrows.flows.cli import DONE, FOUND
 from narrows.flows.compare_inputs import compare_inputs, runs_of
+from narrows.flows.exits import DONE, FOUND
+from narrows.flows.thresholds import thresholds_of
 from narrows.inquiry.errors import CaseError
 from narrows.reducers.compared_parts import Comparison
 from narrows.reducers.compared_plain import report, with_pictures
@@ -26,6 +27,8 @@ def compare(
     statistic: str = "mean",
     gate: float | None = None,
     topology: Path | None = None,
+    thresholds: Path | None = None,
+    pattern: str | None = None,
 ) -> int:
     """Prints the comparison; writes a page to ``html`` and a case file to ``case_out``.
 
@@ -38,7 +41,7 @@ def compare(
     if gate is not None and gate < 0:
         raise ValueError(f"--gate {gate:g}: expected a percentage of the healthy step, at least 0")
     first, second = _paths(healthy), _paths(regressed)
-    found = compare_inputs(first, second, statistic, topology)
+    found = compare_inputs(first, second, statistic, topology, thresholds_of(thresholds), pattern)
     _write(found, html, case_out, first, second)
     if as_json:
         print(json.dumps(report(found), indent=2, allow_nan=False))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import zlib
 from collections.abc import Sequence
 from enum import StrEnum
@@ -14,16 +13,19 @@ from narrows.reducers.compared_parts import Comparison
 from narrows.reducers.compared_records import compare_step_records
 from narrows.reducers.compared_runs import compare_runs, run_directories
 from narrows.reducers.readers import step_records
-from narrows.reducers.readers.common import as_text
+from narrows.reducers.readers.common import as_text, unpacked
+from narrows.reducers.readers.detect import Kind as Evidence
+from narrows.reducers.readers.detect import detect
 from narrows.reducers.readers.logs import read_log
 from narrows.reducers.topology import read_topology
+from narrows.reducers.traces.labels import BT_1, Thresholds
 from narrows.reducers.traces.memory_files import memory_kind
 from narrows.reducers.traces.reduce import reduce_file
 from narrows.reducers.traces.reduced import KIND, Reduced, read_reduced
 
 _HEAD_BYTES = 1 << 16
 _GZIP = b"\x1f\x8b"
-_ENDINGS = (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".log", ".txt", ".out", ".err")
+_ENDINGS = (".json", ".jsonl", ".log", ".txt", ".out", ".err")  # each also with .gz
 
 
 class Kind(StrEnum):
@@ -37,12 +39,18 @@ class Kind(StrEnum):
 
 
 def compare_inputs(
-    healthy: Sequence[Path], regressed: Sequence[Path], statistic: str, topology: Path | None = None
+    healthy: Sequence[Path],
+    regressed: Sequence[Path],
+    statistic: str,
+    topology: Path | None = None,
+    thresholds: Thresholds = BT_1,
+    pattern: str | None = None,
 ) -> Comparison:
     """The comparison of two sides, each one or several paths: run directories, traces (reduced or not), or logs.
 
-    ``topology`` is a file that tells where hosts and ranks sit. Raises ``NarrowsError`` where a side is not there,
-    cannot be read, or is of another kind than the other.
+    ``topology`` is a file that tells where hosts and ranks sit; ``thresholds`` decide the labels; ``pattern`` reads the
+    steps of logs. Raises ``NarrowsError`` where a side is not there, cannot be read, or is of another kind than the
+    other.
     """
     names = _name(healthy), _name(regressed)
     kinds = kind_of(healthy), kind_of(regressed)
@@ -55,12 +63,16 @@ def compare_inputs(
         raise RunDirectoryError(f"--topology {topology}: is for run directories; {names[0]} holds {kinds[0]}")
     if kinds[0] is Kind.RUNS:
         told = None if topology is None else read_topology(topology)
-        return compare_runs(runs_of(healthy), runs_of(regressed), statistic=statistic, names=names, topology=told)
+        return compare_runs(
+            runs_of(healthy), runs_of(regressed), statistic=statistic, names=names, topology=told, thresholds=thresholds
+        )
     if kinds[0] is Kind.STEP_RECORDS:
-        return compare_step_records(files_of(healthy), files_of(regressed), names, statistic)
+        return compare_step_records(files_of(healthy), files_of(regressed), names, statistic, thresholds)
     if kinds[0] is Kind.LOGS:
-        return compare_step_times(_logs(healthy), _logs(regressed), names, statistic)
-    return compare_traces(_traces(healthy, kinds[0]), _traces(regressed, kinds[1]), names, statistic)
+        (first, torn), (second, torn_too) = _logs(healthy, pattern), _logs(regressed, pattern)
+        return compare_step_times(first, second, names, statistic, losses=(*torn, *torn_too))
+    sides = [_traces(side, kind, thresholds) for side, kind in zip((healthy, regressed), kinds, strict=True)]
+    return compare_traces(sides[0], sides[1], names, statistic, thresholds)
 
 
 def _name(paths: Sequence[Path]) -> str:
@@ -96,7 +108,11 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
     """The files themselves, and those in folders whose names end like a trace's or a log's."""
     found: list[Path] = []
     for path in paths:
-        inside = sorted(one for one in path.iterdir() if one.name.endswith(_ENDINGS)) if path.is_dir() else [path]
+        inside = (
+            sorted(one for one in path.iterdir() if one.name.removesuffix(".gz").endswith(_ENDINGS))
+            if path.is_dir()
+            else [path]
+        )
         # A memory timeline beside traces is no side of a comparison; one given by name is refused by what it is.
         found.extend(one for one in inside if one.is_file() and (one == path or not memory_kind(one)))
     return found
@@ -104,6 +120,8 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
 
 def _file_kind(path: Path) -> Kind:
     head = _head(path).lstrip()
+    if not head:
+        raise RunDirectoryError(f"{path}: is empty, or cut before anything in it; copy it again, or leave it out")
     if f'"{KIND}"'.encode() in head[:200]:
         return Kind.REDUCED
     if step_records.looks_like(as_text(head)):
@@ -136,16 +154,25 @@ def runs_of(paths: Sequence[Path]) -> list[Path]:
     return found
 
 
-def _traces(paths: Sequence[Path], kind: Kind) -> list[Reduced]:
+def _traces(paths: Sequence[Path], kind: Kind, thresholds: Thresholds) -> list[Reduced]:
     files = [file for file in files_of(paths) if _file_kind(file) is kind]
-    return [read_reduced(file) if kind is Kind.REDUCED else reduce_file(file) for file in files]
+    return [read_reduced(file) if kind is Kind.REDUCED else reduce_file(file, limits=thresholds) for file in files]
 
 
-def _logs(paths: Sequence[Path]) -> list[list[float]]:
-    """The step times of each log, in ms, steps without one left out."""
+def _logs(paths: Sequence[Path], pattern: str | None) -> tuple[list[list[float]], list[str]]:
+    """The step times of each log, in ms, steps without one left out, and which of the logs are torn."""
     found: list[list[float]] = []
+    torn: list[str] = []
     for file in files_of(paths):
-        data = file.read_bytes()
-        log = read_log(gzip.decompress(data) if data.startswith(_GZIP) else data, str(file))
-        found.append([step.step_ms for step in log.steps if step.step_ms is not None])
-    return found
+        data, cut = unpacked(file.read_bytes(), str(file))
+        kind = detect(data)
+        if kind is Evidence.UNKNOWN and pattern is None:
+            raise RunDirectoryError(
+                f"{file}: is no trace, no step records, and no training log of a known format; a log of your own is "
+                "read with --pattern and a regular expression with the groups step and step_ms"
+            )
+        if kind not in (Evidence.TRAINING_LOG, Evidence.UNKNOWN):
+            raise RunDirectoryError(f"{file}: is {kind}, which holds no steps to compare; narrows read reads it")
+        found.append([step.step_ms for step in read_log(data, str(file), pattern).steps if step.step_ms is not None])
+        torn += [f"{file}: its gzip is torn; what came before the cut was compared"] * cut
+    return found, torn

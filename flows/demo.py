@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 
@@ -31,6 +32,8 @@ def lay_out(name: str, folder: Path, *, seed: int | None = None) -> Path:
     """
     if name not in names():
         raise CaseError(f"{name}: there is no such worked case; expected one of {', '.join(names())}")
+    if folder.exists() and not folder.is_dir():
+        raise CaseError(f"{folder} is a file; give another folder with --out")
     if folder.exists() and any(folder.iterdir()):
         raise CaseError(f"{folder} is not empty; give another folder with --out, or move it away")
     text = resources.files("narrows.examples").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
@@ -51,7 +54,8 @@ def headline(name: str) -> str:
 def record(case_file: Path, launcher: Launcher, *, on_line: LineSink | None = None) -> None:
     """Runs both arms of the case at full scale, in turns inside one launch, into the case's ``runs`` folder.
 
-    Raises ``LaunchError``; a half-made ``runs`` folder is removed, so that the next try starts clean.
+    Raises ``LaunchError``; the case file and a half-made ``runs`` folder are removed then, and their folder where it
+    holds nothing else, so that the next try starts clean.
     """
     case = load_case(case_file, recorded=False)
     folder = case_file.parent / "runs"
@@ -61,4 +65,7 @@ def record(case_file: Path, launcher: Launcher, *, on_line: LineSink | None = No
             launch(launcher, job.plan, on_line=on_line)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
+        case_file.unlink(missing_ok=True)
+        with suppress(OSError):  # something else lies there
+            case_file.parent.rmdir()
         raise

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from narrows.flows.cli import DONE, FOUND
 from narrows.flows.doctor_checks import Check, State, clocks, devices, launcher, limits, storage, versions
 from narrows.flows.doctor_server import server
+from narrows.flows.exits import DONE, FOUND
 
 AREAS: tuple[tuple[str, Callable[[Path], Iterator[Check]]], ...] = (
     ("versions", versions),

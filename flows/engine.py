@@ -97,7 +97,8 @@ def _launch(session: Session, step: Launch) -> None:
         },
     )
     arms = " and ".join(arm.name for arm in experiment.arms)
-    where = f"{experiment.world_size} ranks on {', '.join(experiment.placement.names)}"
+    ranks = f"{experiment.world_size} rank{'s' * (experiment.world_size > 1)}"
+    where = f"{ranks} on {', '.join(experiment.placement.names)}"
     mode = experiment.mode.value.replace("_", " ")
     session.say(f"{step.rung.label}: {experiment.key}: {step.pairs} pairs of {arms}, {mode}, {where}")
     began_ns, began = time.time_ns(), time.monotonic()
@@ -119,6 +120,8 @@ def _launch(session: Session, step: Launch) -> None:
 def _run_jobs(session: Session, step: Launch, folder: Path) -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {}
     for job in jobs(step.experiment, folder, first_pair=step.first_pair, pairs=step.pairs, base=session.base):
+        if session.show_line is not None and len(job.runs) == 1:  # a script of the user's own may print nothing
+            session.show_line(f"{step.experiment.key} pair {job.pairs[0] + 1}: {next(iter(job.runs))}")
         launch(session.launcher, job.plan, on_line=session.show_line, cancelled=session.cancelled)
         for arm, path in job.runs.items():
             found.setdefault(arm, []).append(path)
@@ -172,6 +175,7 @@ def _reduce(session: Session, step: Launch, arms: list[ArmRuns]) -> dict[str, An
         declared=experiment.differs,
         first_pair=step.first_pair,
         washout=experiment.washout,
+        replay=experiment.rung is Rung.MANIFEST,  # the given runs measured again: the loss is taken from these
     )
 
 

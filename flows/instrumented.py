@@ -52,6 +52,13 @@ def resolve(argv: Sequence[str]) -> list[str]:
         return [sys.executable, *_TORCHRUN, *argv[1:]]
     if program.endswith(".py"):
         raise LaunchError(f"{program} is no program; write: narrows run -- python {' '.join(argv)}")
+    if os.sep in program and Path(program).exists():
+        what = (
+            "is a folder"
+            if Path(program).is_dir()
+            else f"may not be executed; chmod +x {program}, or name what runs it"
+        )
+        raise LaunchError(f"{program} {what}")
     raise LaunchError(f"there is no program {program!r} on PATH; check the name, or give its path")
 
 

@@ -17,11 +17,12 @@ from prefect.states import Cancelled, Completed, Failed
 from narrows.flows import engine
 from narrows.flows.approval import Answer, ApprovalRequest
 from narrows.flows.approval import ask as ask_person
-from narrows.flows.board import Board, label_run, page_key, show_page, tag_run, verdict_tag
+from narrows.flows.board import Board, label_run, page_key, show_page, tag_run, untagged
 from narrows.flows.board_parts import answers_of, ledger_of, links_of, waiting_of
 from narrows.flows.board_rows import judged_at, registered_markdown, rows_of, rung_outcome
 from narrows.flows.cancelling import CancelledRunError, CancelWatch
 from narrows.flows.casefile import load_case
+from narrows.flows.claims_links import claims_of
 from narrows.flows.client_settings import server_needed, without_heartbeat
 from narrows.flows.context import put
 from narrows.flows.dead_runs import crash_dead_runs, docket_tag
@@ -53,7 +54,10 @@ def run_on_board(session: Session, case_file: Path, until: Rung | None, server: 
     with server_needed(server.url, f"the docket keeps what was found: narrows investigate {case_file} --resume"):
         crash_dead_runs(session.directory, session.say)
         ensure_reaper()
-        with put(_session, session), put(_page, server.ui_url), put(_ended, ended), tags(*tags_of(session)):
+        with (
+            put(_session, session), put(_page, server.ui_url), put(_ended, ended), tags(*tags_of(session)),
+            without_heartbeat(),  # the pulse beats for it
+        ):  # fmt: skip
             state = investigate(str(case_file), until=until.number if until else None, return_state=True)
         if "error" in ended:
             raise ended["error"]
@@ -64,8 +68,9 @@ def run_on_board(session: Session, case_file: Path, until: Rung | None, server: 
 
 
 def tags_of(session: Session) -> list[str]:
-    """The tags of all flow runs of a case: its name, and its docket, which tells it from others of the same name."""
-    return [TAG, f"case:{session.case.name}", *filter(None, [docket_tag(session.directory)])]
+    """The tags of all flow runs of a case: its name, its claims, and its docket: another case may bear the name."""
+    claims = [f"claim:{name}" for name in claims_of(session)]
+    return [TAG, f"case:{session.case.name}", *claims, *filter(None, [docket_tag(session.directory)])]
 
 
 def _current() -> Session:
@@ -195,6 +200,7 @@ def _end(session: Session, stop: Stop, board: Board) -> State[Any]:
         engine.perform(session, stop)
     for line in write_postmortem(session):
         session.say(line)
+    tag_run(tags_of(session))  # with the claim that it just proposed
     show_page(page_key("postmortem", session.case.name), page(session), "what was found, with its pictures")
     _put_up(board, session, over=True)
     name = "stopped" if stop.reason is StopReason.UNTIL else stop.reason.name.lower().replace("_", " ")
@@ -244,7 +250,8 @@ def _step(session: Session, step: Step) -> None:
     if isinstance(step, (Register, Skip)):
         engine.perform(session, step)
     elif isinstance(step, Launch):
-        state = experiment(step.experiment.key, step.launch, step, return_state=True)
+        with untagged():
+            state = experiment(step.experiment.key, step.launch, step, return_state=True)
         if error := (_ended.get() or {}).get("error"):
             raise error
         if session.docket.entries[-1].kind not in (Kind.EVIDENCE, Kind.FAILED):
@@ -285,7 +292,7 @@ def _show(session: Session, number: str, step: Judge | None = None, found: Found
     verdict = found.verdict if found else session.state.judgements[number].verdict
     assert verdict is not None
     claim = session.state.registrations[number].hypothesis.claim
-    with tags(verdict_tag(verdict.value)):
+    with untagged():
         state = hypothesis(number, verdict.value.upper(), claim, step, found, return_state=True)
     state.result()
 

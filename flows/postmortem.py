@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from narrows.flows.claims_propose import propose_beside
-from narrows.templates.figures import data_uri, write_figures
+from narrows.templates.figures import data_uri, figure_paths, write_figures
 from narrows.templates.render import render_postmortem
 from narrows.templates.summary import summary_text
 from narrows.templates.view import postmortem_view
@@ -61,9 +61,9 @@ def shown(path: Path) -> str:
 
 
 def page(session: Session) -> str:
-    """The postmortem with its pictures inside the text, for a page that cannot reach files."""
+    """The postmortem with its pictures inside the text, for a page that cannot reach files; once it is written."""
     view = view_of(session)
-    figures = {path.stem: data_uri(path) for path in write_figures(view, session.directory)}
+    figures = {path.stem: data_uri(path) for path in figure_paths(view, session.directory)}
     text = render_postmortem(view, figures) + _claim_section(session, propose_beside(session))
     return for_page(text, str(session.postmortem))
 

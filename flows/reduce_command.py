@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from narrows.flows.thresholds import thresholds_of
 from narrows.inquiry.errors import NarrowsError
 from narrows.reducers.traces.errors import TraceError
-from narrows.reducers.traces.labels import Thresholds, thresholds_from
+from narrows.reducers.traces.labels import Thresholds
 from narrows.reducers.traces.memory_files import memory_kind, with_memory_files
 from narrows.reducers.traces.reduce import reduce_file
 from narrows.reducers.traces.reduced import Reduced, encode_reduced
@@ -17,7 +18,7 @@ from narrows.reducers.traces.reduced import Reduced, encode_reduced
 if TYPE_CHECKING:
     from narrows.reducers.traces.ranks import AcrossRanks
 
-# Matching ranks needs scipy, which costs more than reducing a small trace: functions import it where ranks are several.
+# Matching ranks costs time to import, and scipy where hosts are several: functions import it where ranks are several.
 
 _SUFFIX = ".reduced.json"
 Outcome = tuple[Path, Reduced | None, str]
@@ -31,7 +32,9 @@ def reduce_traces(
     A folder stands for the traces in it. With ``out``, each goes to OUT/NAME.reduced.json. The JSON of one trace is
     the reduced trace itself; of several, ``traces`` by path, ``across_ranks`` and ``failed``.
     """
-    limits = thresholds_from(read_thresholds(thresholds)) if thresholds else Thresholds()
+    if not paths:
+        raise ValueError("nothing to reduce: give profiler traces, or folders of them")
+    limits = thresholds_of(thresholds)
     found = list(_traces(paths))
     outcomes = _reduce_all(found, limits, workers)
     failed = {str(path): message for path, reduced, message in outcomes if reduced is None}
@@ -53,22 +56,6 @@ def reduce_traces(
     for message in failed.values():
         print(f"narrows: {message}", file=sys.stderr)
     return 1 if failed else 0
-
-
-def read_thresholds(path: Path) -> Mapping[str, object]:
-    """The thresholds of a YAML file, by name.
-
-    Raises TraceError when it cannot be read or is no mapping.
-    """
-    import yaml
-
-    try:
-        found = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise TraceError(f"{path}: the thresholds cannot be read: {error}") from error
-    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
-        raise TraceError(f"{path}: expected a mapping of thresholds, as in flows/bottleneck.yaml")
-    return found
 
 
 def _traces(paths: Sequence[Path]) -> Iterator[Path]:

@@ -16,13 +16,14 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from narrows.flows.client_settings import (
     await_records,
@@ -109,14 +110,33 @@ def ensure_server(home: Path | None = None, *, note: Note | None = None, keep: b
 
 
 def release_server(folder: Path) -> bool:
-    """Whether the server in ``folder`` was stopped because this process was its last user."""
-    with _lock(folder, lambda _: None):
+    """Whether the server in ``folder`` was stopped because this process was its last user.
+
+    It is stopped once its records have come to rest.
+    """
+    with _undisturbed(), _lock(folder, lambda _: None):
         _user_file(folder).unlink(missing_ok=True)
         state = _running(folder)
         if state is None or state.get("keep") or _live_users(folder):
             return False
+        if "prefect" in sys.modules:  # else nothing of this process is on its way
+            await_records(state["url"])
         _stop(folder, state)
         return True
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ctrl-C and SIGTERM do nothing in here: an impatient second one must not leave a server that nobody uses."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = {one: signal.signal(one, signal.SIG_IGN) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for one, handler in previous.items():
+            signal.signal(one, handler)
 
 
 def stop_server(home: Path | None = None) -> bool:
@@ -149,15 +169,15 @@ def connected(home: Path | None = None, *, note: Note | None = None) -> Iterator
             try:
                 yield handle
             finally:
-                if drain_workers() and handle.folder:
-                    await_records(handle.url)  # it may be stopped next
+                drain_workers()
     finally:
         handle.release()
 
 
 def hold_server(home: Path | None = None, *, note: Note) -> None:
     """Keeps a server up until Ctrl-C or SIGTERM, or until it goes away by itself: then raises ``ServerError``."""
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    ends = signal.SIGINT, signal.SIGTERM
+    previous = {one: signal.signal(one, _first_of(ends)) for one in ends}
     handle = None
     try:
         handle = ensure_server(home, note=note)
@@ -169,7 +189,19 @@ def hold_server(home: Path | None = None, *, note: Note) -> None:
         if handle:
             note("stopped" if handle.release() else "left running: it is in use elsewhere")
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for one, handler in previous.items():
+            signal.signal(one, handler)
+
+
+def _first_of(ends: Sequence[signal.Signals]) -> Callable[[int, object], NoReturn]:
+    """A handler that interrupts once: ``timeout`` sends its signal twice, and a second would leave the server."""
+
+    def interrupt(_signum: int, _frame: object) -> NoReturn:
+        for one in ends:
+            signal.signal(one, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    return interrupt
 
 
 def _given_server(url: str) -> ServerHandle:
@@ -209,6 +241,9 @@ def server_environment(folder: Path, url: str, inherited: Mapping[str, str]) -> 
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         # The page's files are copied at the first start; site-packages may not be writable.
         "PREFECT_UI_STATIC_DIRECTORY": str(folder / "page"),
+        # Prefect's client keeps an idle connection for 25 s. A server that hangs up before that costs the next request
+        # a retry of about 2 s, and one follows each experiment.
+        "PREFECT_SERVER_API_KEEPALIVE_TIMEOUT": "60",
         # Leases in memory leak their slot for good when the server restarts.
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
         # Pages older than 90 days go, with their logs and artifacts; dockets and reports are files and stay.

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from narrows.flows.approval import Answer
 from narrows.flows.casefile import load_case
 from narrows.flows.launching import Launcher
@@ -18,14 +20,18 @@ from narrows.inquiry.accounts import ACCOUNTS
 from narrows.inquiry.case import Case
 from narrows.inquiry.codec import plain
 from narrows.inquiry.docket import Docket, Kind
-from narrows.inquiry.errors import CaseError
+from narrows.inquiry.errors import CaseError, in_words
 from narrows.inquiry.hypotheses import ANALYSIS_VERSION
 from narrows.inquiry.state import State
 from narrows.inquiry.steps import Ask
 from narrows.reducers.evidence import ArmRuns, build_evidence
+from narrows.reducers.scaling import Link
 
 PRESENT_SHARE = 0.002
 """An account that takes less than this share of the step in both arms is not worth a hypothesis of its own."""
+
+BYTES_PER_US = 125.0
+"""Of a link of 1 Gbit/s."""
 
 Say = Callable[[str], None]
 
@@ -66,7 +72,8 @@ class Session:
         path = self.directory / place
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".partial")
-        partial.write_text(json.dumps(plain(value), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        text = json.dumps(plain(value), allow_nan=False)  # with indent= it would take ten times as long
+        partial.write_text(msgspec.json.format(text, indent=1) + "\n", encoding="utf-8")
         partial.replace(path)
         return path
 
@@ -78,7 +85,7 @@ class Session:
                 self.cache[name] = json.loads(path.read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
                 raise CaseError(
-                    f"{path}: the evidence cannot be read ({error}); restore it, or start with --fresh"
+                    f"{path}: the evidence cannot be read ({in_words(error)}); restore it, or start with --fresh"
                 ) from None
         return self.cache[name]
 
@@ -174,21 +181,18 @@ def arm_runs(case: Case, base: Path) -> tuple[ArmRuns, ArmRuns]:
 
 
 def read_given(case: Case, base: Path) -> dict[str, Any]:
-    """The evidence of the given runs. Raises ``NarrowsError`` for runs that cannot be read, or are of another size."""
-    evidence = build_evidence("given", arm_runs(case, base), statistic=case.judging.statistic, mode="given")
-    for arm, one in evidence["arms"].items():
-        if len(one["ranks"]) != case.world_size:
-            raise CaseError(
-                f"{case.name}: the {arm} run has {len(one['ranks'])} ranks, and the cluster {case.cluster.nodes} nodes "
-                f"of {case.cluster.ranks_per_node}; give cluster.nodes and cluster.ranks_per_node as the runs had them"
-            )
+    """The evidence of the given runs. Raises ``NarrowsError`` for runs that cannot be read, or of another cluster."""
+    statistic = case.judging.statistic
+    stated = case.cluster.link
+    link = None if stated is None else Link(alpha_us=stated.alpha_us, bytes_per_us=stated.gbit * BYTES_PER_US)
+    evidence = build_evidence("given", arm_runs(case, base), statistic=statistic, mode="given", replay=True, link=link)
+    _check_shape(case, evidence)
     return evidence
 
 
 def begin(session: Session, evidence: dict[str, Any]) -> None:
     """Opens the docket with what the given runs hold."""
     case = session.case
-    _check_shape(case, evidence)
     path = session.write_json("evidence/given.json", evidence)
     healthy = float(evidence["arms"]["healthy"]["step_ms"])
     session.note(
@@ -218,13 +222,13 @@ def _check_shape(case: Case, evidence: dict[str, Any]) -> None:
         if ranks != case.world_size:
             cluster = case.cluster
             raise CaseError(
-                f"runs.{arm} has {ranks} ranks, but cluster says {cluster.nodes} nodes of {cluster.ranks_per_node}; "
-                "describe the cluster that the runs were made on"
+                f"{case.name}: the {arm} run has {ranks} ranks, and the cluster {cluster.nodes} nodes of "
+                f"{cluster.ranks_per_node}; give cluster.nodes and cluster.ranks_per_node as the runs had them"
             )
     if case.workload.builtin and evidence["device"] not in (None, case.cluster.device):
         raise CaseError(
-            f"the runs were made on device {evidence['device']}, but cluster.device is {case.cluster.device}; "
-            "compare like with like"
+            f"{case.name}: the runs were made on device {evidence['device']}, and cluster.device is "
+            f"{case.cluster.device}; give cluster.device as the runs had it"
         )
 
 

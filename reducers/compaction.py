@@ -66,6 +66,8 @@ def compact_run(path: Path, *, pack_lines: bool = False) -> Compacted:
     if not (path / "manifest.json").is_file():
         raise RunDirectoryError(f"{path}: no manifest.json, so this is not a run directory; check the path")
     folders = rank_folders(path)
+    if not folders:
+        raise RunDirectoryError(f"{path / 'ranks'}: no rank has written anything, so there is nothing to compact")
     for folder in folders.values():
         _check_finished(path / folder)
     before = after = 0

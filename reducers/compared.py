@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from narrows.inquiry.accounts import ACCOUNTS, Account
-from narrows.reducers import compared_scan, compared_signs
-from narrows.reducers.compared_labels import delta_label_of, label_of
+from narrows.reducers import compared_scan, compared_signs, compared_tail
+from narrows.reducers.compared_labels import Rules, delta_label_of, label_of
 from narrows.reducers.compared_limits import certainty, in_turns, limits
 from narrows.reducers.compared_parts import MARGIN, ArmExtras, Change, Comparison, Sources
 from narrows.reducers.decisions import NOTHING, NextExperiment, Signs, next_experiment, unsettled
 from narrows.reducers.evidence import VIEWS
+from narrows.reducers.opinions import opinions
 from narrows.reducers.reconcile import Reconciliation
 from narrows.reducers.shares import SCREENING_PAIRS
 from narrows.reducers.traces.reduced import Label
@@ -82,6 +83,10 @@ def compared(evidence: Mapping[str, Any], sources: Sources, extras: Mapping[str,
         steps_ms={arm: tuple(one["steps_ms"]) for arm, one in arms.items()},
         extras=extras,
         emulated=bool(evidence["emulated"]),
+        windows=compared_tail.windows(healthy, regressed),
+        tail=compared_tail.told(evidence, signs) if slower else "",
+        opinions=opinions(evidence) if slower else None,
+        expected=evidence.get("expected"),
     )
 
 
@@ -171,14 +176,14 @@ def _labels(
         return {}
     mean = tables["rank_mean"]
     hidden = float(healthy["hidden_ms"]), float(regressed["hidden_ms"])
-    measured = sources.has_input_spans
+    rules: Rules = {"has_input_spans": sources.has_input_spans, "thresholds": sources.thresholds}
     return {
-        "healthy": label_of({name: one.healthy for name, one in mean.items()}, hidden[0], has_input_spans=measured),
-        "regressed": label_of({name: one.regressed for name, one in mean.items()}, hidden[1], has_input_spans=measured),
+        "healthy": label_of({name: one.healthy for name, one in mean.items()}, hidden[0], **rules),
+        "regressed": label_of({name: one.regressed for name, one in mean.items()}, hidden[1], **rules),
         "delta": delta_label_of(
             {name: one.healthy for name, one in tables[view].items()},
             {name: one.regressed for name, one in tables[view].items()},
-            has_input_spans=measured,
+            **rules,
         ),
         **(sources.labels or {}),
     }

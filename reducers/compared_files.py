@@ -15,7 +15,9 @@ from narrows.inquiry.accounts import ACCOUNTS
 from narrows.reducers.compared import compared
 from narrows.reducers.compared_parts import ArmExtras, Comparison, Sources
 from narrows.reducers.evidence import VIEWS, summarise
+from narrows.reducers.expected_traces import expected_of_traces
 from narrows.reducers.trace_sides import Side, side_of
+from narrows.reducers.traces.labels import BT_1, Thresholds
 from narrows.reducers.traces.reduced import Reduced
 from narrows.reducers.units import Statistic, chosen_steps
 
@@ -24,7 +26,11 @@ _LEAST_REPORTS = 3
 
 
 def compare_traces(
-    healthy: Sequence[Reduced], regressed: Sequence[Reduced], names: tuple[str, str], statistic: str = "mean"
+    healthy: Sequence[Reduced],
+    regressed: Sequence[Reduced],
+    names: tuple[str, str],
+    statistic: str = "mean",
+    thresholds: Thresholds = BT_1,
 ) -> Comparison:
     """The comparison of two sets of reduced traces, one trace a rank, by the mean of their steps.
 
@@ -41,6 +47,7 @@ def compare_traces(
         )
     units = {arm: [_trace_unit(side, at)] for at, (arm, side) in enumerate(sides.items())}
     evidence = _evidence(units, statistic, [loss for side in sides.values() for loss in side.losses])
+    evidence["expected"] = expected_of_traces(sides)
     at = _most_changed(evidence)
     limits = dict.fromkeys(limit for side in sides.values() for limit in side.limits)
     sources = Sources(
@@ -48,6 +55,7 @@ def compare_traces(
         names=names,
         limits=("from traces: the critical path is taken to be the rank with most time of its own", *limits),
         labels={arm: label for arm, side in sides.items() if (label := side.label_at(at)) is not None},
+        thresholds=thresholds,
     )
     extras = {arm: ArmExtras(typical=side.typical(at), arrivals=side.arrivals(), services=side.services())
               for arm, side in sides.items()}  # fmt: skip
@@ -59,11 +67,12 @@ def compare_step_times(
     regressed: Sequence[Sequence[float]],
     names: tuple[str, str],
     statistic: str = "mean",
+    losses: Sequence[str] = (),
 ) -> Comparison:
     """The comparison of step times in ms, one sequence a log, in the order in which the logs were written.
 
-    The first report of three or more is left out: it holds compilation and warm-up. Raises ``ValueError`` for a log
-    without step times.
+    ``losses`` says what of the logs could not be read. The first report of three or more is left out: it holds
+    compilation and warm-up. Raises ``ValueError`` for a log without step times.
     """
     rule = Statistic(statistic)
     units = {
@@ -76,7 +85,7 @@ def compare_step_times(
         limits=("from logs: step times alone, so no account, rank or host can be named",),
         labels={},
     )
-    return compared(_evidence(units, statistic, []), sources, {arm: ArmExtras() for arm in ARMS})
+    return compared(_evidence(units, statistic, list(losses)), sources, {arm: ArmExtras() for arm in ARMS})
 
 
 def _shown(side: Side) -> str:

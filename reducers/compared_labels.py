@@ -3,27 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypedDict
 
 import msgspec
 import numpy as np
 
-from narrows.reducers.traces.labels import StepSums, delta_label, label_steps
+from narrows.reducers.traces.labels import BT_1, StepSums, Thresholds, delta_label, label_steps
 from narrows.reducers.traces.reduced import Label
+
+
+class Rules(TypedDict):
+    """What decides a label, beside the accounts."""
+
+    has_input_spans: bool
+    thresholds: Thresholds
+
 
 _COMMUNICATION = ("transfer", "skew", "pipeline")
 
 
-def label_of(accounts_ms: Mapping[str, float], hidden_ms: float, *, has_input_spans: bool) -> Label:
+def label_of(
+    accounts_ms: Mapping[str, float], hidden_ms: float, *, has_input_spans: bool, thresholds: Thresholds = BT_1
+) -> Label:
     """What the step mostly goes to; ``hidden_ms`` is communication under compute."""
     split = {name: accounts_ms[name] for name in _COMMUNICATION}
-    return label_steps(_sums(accounts_ms, hidden_ms), has_input_spans=has_input_spans, split=split)
+    sums = _sums(accounts_ms, hidden_ms)
+    return label_steps(sums, has_input_spans=has_input_spans, split=split, limits=thresholds)
 
 
 def delta_label_of(
-    healthy_ms: Mapping[str, float], regressed_ms: Mapping[str, float], *, has_input_spans: bool
+    healthy_ms: Mapping[str, float],
+    regressed_ms: Mapping[str, float],
+    *,
+    has_input_spans: bool,
+    thresholds: Thresholds = BT_1,
 ) -> Label:
     """The same rules on what grew, as shares of the step's change; ``none`` below 1 % of the healthy step."""
-    found = delta_label(_sums(healthy_ms, 0.0), _sums(regressed_ms, 0.0), has_input_spans=has_input_spans)
+    before, after = _sums(healthy_ms, 0.0), _sums(regressed_ms, 0.0)
+    found = delta_label(before, after, has_input_spans=has_input_spans, limits=thresholds)
     if found.label != "communication":
         return found
     return _with_sublabel(found, {name: regressed_ms[name] - healthy_ms[name] for name in _COMMUNICATION})

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from narrows.reducers.compared_scan import Places
 from narrows.reducers.decisions import NextExperiment
 from narrows.reducers.numerator import NumeratorResult
+from narrows.reducers.opinions import Opinions
 from narrows.reducers.snapshots import ArrivalTable, GroupService, TypicalStep
+from narrows.reducers.traces.labels import BT_1, Thresholds
 from narrows.reducers.traces.reduced import Label
 
 MARGIN = 0.01
@@ -46,7 +48,10 @@ class Comparison:
     ``step`` in each column; ``views`` holds the others. ``lead`` is the account with most of the change in its own
     view, None where none holds a good part. ``tested``: at least 4 pairs, in turns; else described only.
     ``culprit`` names nobody unless the second arm is slower. ``slow_steps`` are the first and the last step of the
-    part of the second arm that was compared, None where all of it was.
+    part of the second arm that was compared, None where all of it was. ``windows`` holds accounts by statistic and
+    view, about the median, about p95 and of the slowest 5 %; ``tail`` says that the loss is in the slow steps, else it
+    is empty. ``opinions`` is None where the second arm is not slower, or no run can be replayed.
+    ``expected`` is of collectives, beside measured; None where who came last to them is not known.
     """
 
     source: str
@@ -78,6 +83,10 @@ class Comparison:
     extras: Mapping[str, ArmExtras]
     emulated: bool = False
     slow_steps: tuple[int, int] | None = None
+    windows: Mapping[str, Mapping[str, Mapping[str, Change]]] = field(default_factory=dict)
+    tail: str = ""
+    opinions: Opinions | None = None
+    expected: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,3 +102,4 @@ class Sources:
     has_input_spans: bool = True
     places: Places | None = None
     labels: Mapping[str, Label] | None = None
+    thresholds: Thresholds = BT_1

@@ -54,6 +54,15 @@ def report(one: Comparison) -> dict[str, Any]:
         "limits": list(one.limits),
         "next": plain(one.next),
         "emulated": one.emulated,
+        "expected": plain(one.expected),
+        "windows_ms": {
+            statistic: {
+                view: {name: _change(change) for name, change in table.items()} for view, table in by_view.items()
+            }
+            for statistic, by_view in one.windows.items()
+        },
+        "tail": one.tail,
+        "what_if": plain(one.opinions),
     }
 
 

@@ -15,6 +15,7 @@ from narrows.reducers.ledger import build_ledger
 from narrows.reducers.rundir import read_run
 from narrows.reducers.snapshots import arrivals, group_services, slowest_position, typical_step
 from narrows.reducers.topology import Topology, with_topology
+from narrows.reducers.traces.labels import BT_1, Thresholds
 
 MANIFEST = "manifest.json"
 
@@ -35,10 +36,11 @@ def compare_runs(
     statistic: str = "mean",
     names: tuple[str, str] = ("healthy", "regressed"),
     topology: Topology | None = None,
+    thresholds: Thresholds = BT_1,
 ) -> Comparison:
     """The comparison of two sets of run directories, paired by their pair numbers, else by the order of their start.
 
-    ``topology`` tells where hosts and ranks sit, instead of what was recorded.
+    ``topology`` tells where hosts and ranks sit, instead of what was recorded; ``thresholds`` decide the labels.
 
     Raises ``RunDirectoryError`` for a run that cannot be read or has no steady step, or one that is in both arms;
     ``ValueError`` for arms of different rank counts.
@@ -47,7 +49,7 @@ def compare_runs(
     if shared:
         raise RunDirectoryError(f"{min(shared)} is in both arms; give two different runs")
     arms = (ArmRuns(name="healthy", paths=tuple(healthy)), ArmRuns(name="regressed", paths=tuple(regressed)))
-    evidence = build_evidence("compare", arms, statistic=statistic, mode="given", first_pair=0)
+    evidence = build_evidence("compare", arms, statistic=statistic, mode="given", first_pair=0, replay=True)
     positions = _slowest(evidence)
     last = read_run(regressed[0])
     paths = {arm.name: arm.paths for arm in arms}
@@ -55,7 +57,9 @@ def compare_runs(
         groups=last.groups, manifest=with_topology(last.manifest, topology), arrivals=lambda arm: _arrivals(paths[arm])
     )
     extras = {arm.name: _extras(arm.paths[0], positions) for arm in arms}
-    return compared(evidence, Sources(source="run directories", names=names, places=places), extras)
+    return compared(
+        evidence, Sources(source="run directories", names=names, places=places, thresholds=thresholds), extras
+    )
 
 
 def _arrivals(paths: Sequence[Path]) -> Arrivals:

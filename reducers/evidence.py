@@ -16,15 +16,19 @@ import numpy as np
 import pandas as pd
 
 from narrows.inquiry.accounts import ACCOUNTS
-from narrows.inquiry.codec import SCHEMA
-from narrows.inquiry.errors import RunDirectoryError
+from narrows.inquiry.codec import SCHEMA, plain
+from narrows.inquiry.errors import RunDirectoryError, in_words
 from narrows.reducers.estimates import estimate
+from narrows.reducers.expected_records import expected_beside
 from narrows.reducers.ledger import build_ledger
 from narrows.reducers.manifests import Difference, diff_manifests, undeclared
-from narrows.reducers.named_findings import named_findings, tail_ledger
+from narrows.reducers.named_findings import named_findings
 from narrows.reducers.pairs import Pairs, form_pairs, ran_together
 from narrows.reducers.rundir import read_run
+from narrows.reducers.scaling import Link
 from narrows.reducers.stalls import leave_out_stalls
+from narrows.reducers.tail_windows import tail_ledger, window_means
+from narrows.reducers.third_opinion import third_opinion
 from narrows.reducers.unit_rows import NS_PER_MS, VIEWS, numbered, unit_rows
 from narrows.reducers.warmup import mark_warmup, merged_warmup
 
@@ -54,12 +58,16 @@ def build_evidence(
     declared: Sequence[str] | None = None,
     first_pair: int | None = None,
     washout: int | None = None,
+    replay: bool = False,
+    link: Link | None = None,
 ) -> dict[str, Any]:
     """The evidence of two arms, the first minus nothing and the second minus the first in every difference.
 
     Further arms, the rotations of a Latin square, are kept with their units; no difference is formed of them.
     ``declared`` names the manifest fields in which the arms may differ; what else differs is listed as
-    ``confounded``. ``first_pair`` numbers the units of restart runs, whose own records carry no pair.
+    ``confounded``. ``first_pair`` numbers the units of restart runs, whose own records carry no pair. ``replay`` adds
+    the what-if replay of the first run of both arms. Given runs also say what was expected of their communication;
+    ``link`` is what is stated of the links between hosts.
     Raises ``RunDirectoryError`` for runs that cannot be read, or arms of which one has no steady step.
     """
     found: dict[str, Any] = {
@@ -81,6 +89,8 @@ def build_evidence(
     found["warmup"] = {"rule": warmup.rule, "cut_steps": warmup.cut_steps, "steady": warmup.steady}
     whole = dict(zip(map(id, every), warmup.whole, strict=True))
     found["excluded_steps"] = leave_out_stalls(every) if found["emulated"] else 0
+    if replay:
+        found["what_if"] = plain(third_opinion(ledgers[0][0], ledgers[1][0]))
     for arm, read, own in zip(arms, by_arm, ledgers, strict=True):
         rows = [
             row
@@ -102,6 +112,9 @@ def build_evidence(
     found["manifest_differences"] = [_plain_difference(one) for one in differences]
     found["confounded"] = [] if declared is None else _all_confounded(manifests, declared)
     found["digest"] = hashlib.sha256("".join(sorted(run.digest for run in runs)).encode()).hexdigest()
+    if mode == "given":
+        both = zip(arms, by_arm, ledgers, strict=True)
+        found["expected"] = expected_beside({arm.name: list(zip(*own, strict=True)) for arm, *own in both}, link)
     return summarise(found)
 
 
@@ -142,7 +155,7 @@ def _read_part(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
-        raise RunDirectoryError(f"{path}: this evidence cannot be read ({error}); restore it") from error
+        raise RunDirectoryError(f"{path}: this evidence cannot be read ({in_words(error)}); restore it") from error
 
 
 def relative(path: Path, root: Path | None) -> str:
@@ -196,6 +209,7 @@ def _arm_summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
             for view in VIEWS
         },
         "hidden_ms": _mean(row["accounts"]["rank_mean"]["hidden"] for row in rows),
+        "windows": window_means(rows),
         "steps_ms": steps.tolist(),
         "quantiles_ms": {f"p{q:02d}": float(np.percentile(steps, q)) for q in QUANTILES},
         "mean_ms": float(steps.mean()),

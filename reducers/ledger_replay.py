@@ -100,6 +100,8 @@ def _why_not(sides: tuple[_Side, _Side], errors: tuple[float, ...], times: list[
         return "the two runs differ in their ranks, or in how many collectives a rank's step has"
     if not sides[0].regular or not sides[1].regular:
         return "steps of one run differ in how many collectives a rank enters"
+    if not any(_used(side, account) for side in sides for account in ACCOUNTS):
+        return "neither run recorded time in an account that a replay could change"
     return None if times[1] > times[0] else "the regressed run is not slower when replayed"
 
 
@@ -194,7 +196,8 @@ def _events(ledger: Ledger, at: int, row_M: I64) -> _Events:
     kind_V = np.repeat([_JOIN, _END, _ENTER, _BLOCK], [len(join_J), len(end_P), len(enter_M), len(wait_start_J)])
     row_V = np.concatenate([join_row_J, none_P, row_M, none_J])
     at_step_V = step_P[np.minimum(np.searchsorted(end_P, time_V, side="left"), len(step_P) - 1)]
-    step_V = np.where(kind_V == _ENTER, ledger.row_step_N[row_V], at_step_V)
+    step_V, entered_V = at_step_V.copy(), kind_V == _ENTER
+    step_V[entered_V] = ledger.row_step_N[row_V[entered_V]]
     order = np.lexsort((kind_V, time_V))
     time_V, kind_V, row_V, step_V = time_V[order], kind_V[order], row_V[order], step_V[order]
     spent = ledger.timelines[at].spent_ns(time_V).astype(np.float64)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from narrows.inquiry.accounts import ACCOUNTS
 from narrows.inquiry.design import REGRESSED
 from narrows.inquiry.findings import MEANINGS, Finding
 from narrows.reducers.differential import METRICS, rank_difference
@@ -75,29 +74,6 @@ def _tail_share(difference: dict[str, Any]) -> float | None:
     if "tail_ms" not in difference or step.lower <= 0 <= step.upper:
         return None
     return float(np.mean(difference["tail_ms"]) / step.mean)
-
-
-def tail_ledger(evidence: dict[str, Any]) -> dict[str, Any] | None:
-    """For a loss in the tail, the ledger of the slowest 5 % of the steps: which account grew there, in each view.
-
-    The accounts of the mean over these steps add up to it exactly. None where the loss is not in the tail, or the
-    units are too short. Source: Euler allocation of the expected shortfall, Tasche 1999.
-    """
-    if Finding.TAIL_MECHANISM.value not in [one["name"] for one in evidence["findings"]]:
-        return None
-    arms = [arm["units"] for arm in evidence["arms"].values()][:2]
-    if not all("tail_accounts" in unit for units in arms for unit in units):
-        return None
-    change = {
-        view: {
-            account: float(np.subtract(*(np.mean([u["tail_accounts"][view][account] for u in units])
-                                         for units in reversed(arms))))
-            for account in map(str, ACCOUNTS)
-        }
-        for view in evidence["views"]
-    }  # fmt: skip
-    leading = {view: max(table, key=lambda one: abs(table[one])) for view, table in change.items()}
-    return {"statistic": "es95", "change_ms": change, "leading": leading}
 
 
 def _time(difference: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -16,6 +16,7 @@ from narrows.inquiry.errors import RunDirectoryError
 from narrows.inquiry.findings import LEAST_STEPS
 from narrows.reducers import views
 from narrows.reducers.lateness import lateness
+from narrows.reducers.tail_windows import window_rows
 from narrows.reducers.units import Statistic, chosen_steps, units, work
 from narrows.reducers.warmup import drift
 
@@ -36,7 +37,7 @@ def unit_rows(run: Run, ledger: Ledger, statistic: str, *, whole: bool) -> list[
     """
     seen = _views(ledger)
     tables = {name: units(view, ledger, statistic) for name, view in seen.items()}
-    tails = {name: units(view, ledger, Statistic.ES95) for name, view in seen.items()} if _has_tail(tables) else {}
+    windows = window_rows(seen, ledger)
     frontier = tables["critical_path"]
     offset = _to_unix(run)
     work_table, last = work(ledger), lateness(ledger).by_rank
@@ -62,8 +63,8 @@ def unit_rows(run: Run, ledger: Ledger, statistic: str, *, whole: bool) -> list[
                 "service_ms": _services(last, segment),
                 "group_service_ms": _group_services(run, ledger, segment, int(base["steps"])),
                 "work": _work_row(work_table, index),
-                **_per_step(ledger, segment, statistic, whole=whole),
-                **_tail(tails, index),
+                **_per_step(ledger, seen["critical_path"].step_ns_S, segment, statistic, whole=whole),
+                "windows": windows[index],
                 "skew_ms": _skew(last, segment, int(base["steps"])),
                 "coverage": None if math.isnan(ledger.coverage) else ledger.coverage,
             }
@@ -103,17 +104,6 @@ def _group_services(run: Run, ledger: Ledger, segment: int, num_steps: int) -> d
     return {shape: round(sum(values) / len(values), 6) for shape, values in sorted(by_shape.items())}
 
 
-def _has_tail(tables: dict[str, pd.DataFrame]) -> bool:
-    return bool((tables["critical_path"]["steps"] >= LEAST_STEPS["es95"]).any())
-
-
-def _tail(tails: dict[str, pd.DataFrame], index: int) -> dict[str, Any]:
-    """The accounts of the unit's slowest 5 % of steps; nothing where they are not estimable."""
-    if not tails or tails["critical_path"]["status"].iloc[index]:
-        return {}
-    return {"tail_accounts": {name: _account_row(table, index) for name, table in tails.items()}}
-
-
 def _skew(by_rank: pd.DataFrame, segment: int, num_steps: int) -> dict[str, float]:
     """By rank, ms a step that it waited in collectives for the last one to arrive."""
     rows = by_rank[by_rank["segment"] == segment]
@@ -151,11 +141,10 @@ def _to_unix(run: Run) -> int:
     return int(np.median(clock.unix_ns_K - clock.monotonic_ns_K)) if clock is not None else 0
 
 
-def _per_step(ledger: Ledger, segment: int, statistic: str, *, whole: bool) -> dict[str, Any]:
+def _per_step(ledger: Ledger, step_ns_S: F64, segment: int, statistic: str, *, whole: bool) -> dict[str, Any]:
     """What is kept of single steps: every steady step's time, and local times by rank over the statistic's steps."""
     segment_S = ledger.steps["segment"].to_numpy()
     steady_T = np.flatnonzero((segment_S == segment) & ~ledger.steps["warmup"].to_numpy(dtype=np.bool_))
-    step_ns_S = views.critical_path(ledger).step_ns_S
     step_ns_T = step_ns_S[steady_T]
     chosen = steady_T[chosen_steps(step_ns_T, Statistic(statistic))]
     present_R = np.asarray(ledger.present_RS[:, steady_T].all(axis=1), dtype=np.bool_)

@@ -10,8 +10,11 @@ from typing import Any
 import jinja2
 
 from narrows.inquiry.accounts import ACCOUNT_MEANINGS, Account
+from narrows.templates import comparison_opinions
 from narrows.templates.comparison_figures import Drawing, drawings
+from narrows.templates.expected import table_of
 from narrows.templates.numbers import fixed, significant
+from narrows.templates.slow_steps import WindowTable
 
 SHOWN_SHARE = 0.002
 """An account below this share of the longer step in both arms is folded into one row."""
@@ -95,6 +98,9 @@ def findings(report: Mapping[str, Any]) -> tuple[Finding, ...]:
         Finding(head="reading", texts=(report["reading"],)),
         Finding(head="follows", texts=(report["follows"],) if report["follows"] else ()),
         Finding(head="culprit", texts=(culprit_words(report),)),
+        Finding(head="opinions", texts=(report["what_if"]["sentence"],) if report["what_if"] else ()),
+        Finding(head="tail", texts=(report["tail"],) if report["tail"] else ()),
+        Finding(head="exceeds", texts=_flagged(report)),
         Finding(head="how sure", texts=(report["certainty"],)),
         Finding(head="work", texts=(_work_words(report),)),
         Finding(head="manifests", texts=_difference_words(report)),
@@ -103,6 +109,12 @@ def findings(report: Mapping[str, Any]) -> tuple[Finding, ...]:
         Finding(head="not shown", texts=tuple(report["limits"]) or ("nothing known is missing",)),
     ]
     return tuple(one for one in found if one.texts)
+
+
+def _flagged(report: Mapping[str, Any]) -> tuple[str, ...]:
+    """The collectives that take more than they should."""
+    expected = table_of(report.get("expected"), None)
+    return () if expected is None else expected.flagged
 
 
 def culprit_words(report: Mapping[str, Any]) -> str:
@@ -205,9 +217,17 @@ def render_text(report: Mapping[str, Any]) -> str:
     caption = f"ms a step, {report['statistic']} of each run's steps"
     if has_accounts(report):
         caption += f", accounts {VIEW_WORDS[report['view']]}"
+    slow = comparison_opinions.slow_steps_of(report)
     parts = [*findings(report), Finding(head="next", texts=next_words(report))]
     told = [f"{part.head + ':' if not at else '':11}{text}" for part in parts for at, text in enumerate(part.texts)]
-    return "\n".join([title(report), "", *rows, caption, "", *told]) + "\n"
+    return "\n".join([title(report), "", *rows, caption, "", *(_slow_lines(slow) if slow else ()), *told]) + "\n"
+
+
+def _slow_lines(slow: WindowTable) -> list[str]:
+    """The slow steps beside the typical one, healthy to regressed, and an empty line."""
+    lines = [("ms", *slow.heads), *comparison_opinions.slow_rows(slow)]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
+    return [*(_aligned(line, widths) for line in lines), *slow.missing, ""]
 
 
 def _aligned(cells: Sequence[str], widths: list[int]) -> str:
@@ -235,6 +255,9 @@ def _context(report: Mapping[str, Any]) -> dict[str, Any]:
         "next": next_words(report),
         "view": VIEW_WORDS[report["view"]] if has_accounts(report) else None,
         "brackets": report["step_ms"]["interval"] is not None,
+        "opinions": comparison_opinions.opinions_of(report),
+        "expected": table_of(report.get("expected"), None),
+        "slow": comparison_opinions.slow_steps_of(report),
     }
 
 
@@ -249,6 +272,7 @@ def _environment() -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     found.filters["cell"] = _cell
+    found.globals["parts"] = comparison_opinions
     return found
 
 

@@ -144,7 +144,7 @@ def _paint_accounts(figure: Figure, report: Mapping[str, Any]) -> None:
     names = [
         str(one) for one in ACCOUNTS if max(abs(accounts[str(one)][arm]) for arm in ARMS) >= SMALLEST_SHARE * longest
     ] or [str(ACCOUNTS[0])]
-    figure.set_size_inches(WIDTH_IN, 1.4 + 0.5 * len(names))
+    figure.set_size_inches(WIDTH_IN, 1.7 + 0.5 * len(names))
     axes = figure.subplots()
     for place, arm in enumerate(ARMS):
         spots = [index + (place - 0.5) * 0.4 for index in range(len(names))]
@@ -159,7 +159,7 @@ def _paint_accounts(figure: Figure, report: Mapping[str, Any]) -> None:
     axes.invert_yaxis()
     axes.set_xlim(right=1.18 * max(accounts[name][arm] for name in names for arm in ARMS))
     axes.set_xlabel("time per step (ms)")
-    axes.legend(loc="lower right", fontsize=10)
+    figure.legend(loc="outside lower center", ncols=len(ARMS), fontsize=10)  # any bar may be the longest
 
 
 def _steps_title(shown: Mapping[str, Any]) -> str:

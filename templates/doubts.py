@@ -154,7 +154,7 @@ def reopen(
     if proof is not None and proof.verdict == Verdict.SUPPORTED.value:
         row = by_key[f"perturbation:{proof.id}"]
         found.append(f"The change no longer helps as {row.id} predicted ({row.prediction}).")
-        found.append(f"The share of {proof.account} in that gain leaves 75 % to 125 %.")
+        found.append(f"The share of {proof.closing_accounts} in that gain leaves 75 % to 125 %.")
     if proof is not None and proof.reopen:
         found.append(sentence(proof.reopen))
     return tuple(found)

@@ -73,14 +73,16 @@ _STYLE: dict[str, Any] = {
 
 def write_figures(view: PostmortemView, directory: Path) -> list[Path]:
     """Draws every picture of ``view`` into ``directory/figures`` and returns their paths, in the view's order."""
-    folder = directory / FOLDER
-    written = []
-    for picture in view.pictures:
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{picture.name}.png"
+    paths = figure_paths(view, directory)
+    for picture, path in zip(view.pictures, paths, strict=True):
+        path.parent.mkdir(parents=True, exist_ok=True)
         _draw(path, picture.alt, _PAINTERS[picture.name], view)
-        written.append(path)
-    return written
+    return paths
+
+
+def figure_paths(view: PostmortemView, directory: Path) -> list[Path]:
+    """Where ``write_figures`` puts the pictures of ``view``, in its order."""
+    return [directory / FOLDER / f"{picture.name}.png" for picture in view.pictures]
 
 
 def data_uri(path: Path) -> str:

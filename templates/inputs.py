@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from narrows.inquiry import ladder
+from narrows.inquiry import pursuit
 from narrows.inquiry.case import Case
 from narrows.inquiry.conclusion import Conclusion
 from narrows.inquiry.docket import Docket, Kind
@@ -29,7 +29,7 @@ class Inputs:
     @property
     def pursued(self) -> bool:
         """Whether there is a loss to speak of; a docket that was never opened has none."""
-        return bool(self.state.opened) and ladder.pursued(self.state)
+        return bool(self.state.opened) and pursuit.pursued(self.state)
 
     def finding_source(self, topic: str) -> str:
         """The file that a finding came from."""

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from narrows.inquiry.design import PERTURBED
 from narrows.templates.numbers import Number
+
+if TYPE_CHECKING:
+    from narrows.templates.expected import ExpectedTable
+    from narrows.templates.opinions import OpinionTable
+    from narrows.templates.slow_steps import WindowTable
 
 
 def arm_words(arm: str) -> str:
@@ -146,7 +152,10 @@ class GapRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """The perturbation: what was changed, what it gave back, and how the accounting closed."""
+    """The perturbation: what was changed, what it gave back, and how the accounting closed.
+
+    ``closing_accounts`` names the account that had to shrink, with that which shrinks together with it.
+    """
 
     id: str
     claim: str
@@ -158,6 +167,7 @@ class Proof:
     reject_if: str
     improvement: Number | None
     account: str
+    closing_accounts: str
     account_change: Number | None
     account_share: Number | None
     gap: Number | None
@@ -270,6 +280,10 @@ class PostmortemView:
     culprit: str
     first_scope: str | None
     ledgers: tuple[LedgerTable, ...]
+    notes: tuple[str, ...]
+    tail: WindowTable | None
+    opinions: OpinionTable | None
+    expected: ExpectedTable | None
     ladder: tuple[LadderRow, ...]
     rejected: tuple[str, ...]
     skipped: tuple[tuple[str, str], ...]

@@ -65,6 +65,7 @@ def _proof(case: Case, state: State, one: Hypothesis, plays: Mapping[str, Play],
         reject_if=one.reject_if.words(),
         improvement=number(found.effect_ms, source, interval=found.interval_ms, signed=True) if found else None,
         account=account,
+        closing_accounts=closing_accounts(state.hypothesis(f"closing:{name}") or one),
         account_change=_account_change(rows, closing, account, source),
         account_share=_closing_number(closing, "share", source, unit="%", scale=100.0),
         gap=_closing_number(closing, "gap_ms", source),
@@ -77,6 +78,11 @@ def _proof(case: Case, state: State, one: Hypothesis, plays: Mapping[str, Play],
         reopen=play.reopen if play else "",
         source=source,
     )
+
+
+def closing_accounts(one: Hypothesis) -> str:
+    """``skew and compute``: what together had to shrink by the gain."""
+    return " and ".join(account.value for account in (one.account, *one.together_with) if account is not None)
 
 
 def closing_status(found: Judgement | None) -> str:
@@ -162,7 +168,7 @@ def movements(state: State, proof: Proof | None, ladder_table: tuple[LadderRow, 
         what = f"step time at {proof.scope}, gained by the change"
         found.append(Movement(metric=what, now=row.result, expected=_expected(row), when="when the change is made"))
     if proof.account_share is not None:
-        what = f"{proof.account}, share of that gain"
+        what = f"{proof.closing_accounts}, share of that gain"
         expected = "75 % to 125 %"
         found.append(Movement(metric=what, now=proof.account_share, expected=expected, when="when the change is made"))
     for key, other in rows.items():

@@ -16,10 +16,13 @@ from narrows.inquiry.state import State
 from narrows.inquiry.steps import StopReason
 from narrows.templates import doubts, findings, ladder_rows, panels, proof, reproduce
 from narrows.templates.evidence import records
+from narrows.templates.expected import expected_table
 from narrows.templates.files import files
 from narrows.templates.inputs import Inputs
+from narrows.templates.opinions import opinion_table
 from narrows.templates.parts import Outcome, PostmortemView, Proof
 from narrows.templates.pictures import pictures
+from narrows.templates.slow_steps import notes, tail_table
 from narrows.templates.wording import VERDICT_WORDS, Story, conclusion, rejections
 
 
@@ -52,7 +55,7 @@ def _assemble(inputs: Inputs, given: tuple[str, ...]) -> PostmortemView:
     case, docket, state, directory = inputs.case, inputs.docket, inputs.state, inputs.directory
     rows = ladder_rows.ladder_rows(docket, state, inputs.known, directory)
     tried, symptom, how = proof.proofs(case, state, inputs.known), findings.symptom(inputs), outcome(state)
-    ledgers = panels.ledgers(inputs)
+    main, ledgers = panels.main_record(inputs), panels.ledgers(inputs)
     scopes = ladder_rows.scope_points(state, inputs.known)
     columns = panels.bars_of(inputs, ledgers, tried)
     spread, arrivals = panels.distributions(inputs), panels.arrivals(inputs)
@@ -89,6 +92,10 @@ def _assemble(inputs: Inputs, given: tuple[str, ...]) -> PostmortemView:
         culprit=story.culprit,
         first_scope=story.first.scope if story.first else None,
         ledgers=ledgers,
+        notes=notes(main),
+        tail=tail_table(main, ledgers[0].view) if ledgers else None,
+        opinions=opinion_table(inputs),
+        expected=expected_table(inputs),
         ladder=rows,
         rejected=rejections(rows),
         skipped=_skipped(state),

@@ -142,7 +142,7 @@ def _proven(story: Story) -> tuple[str, ...]:
         share = f", {linked(proof.account_share, short=True)} of that gain" if proof.account_share else ""
         ends = "so the accounting closes" if proof.closing == "closed" else f"and the accounting is {proof.closing}"
         gave = linked(proof.account_change.unsigned)
-        found.append(f"Its {proof.account} shrank by {gave}{share}, {ends.replace('_', ' ')}.")
+        found.append(f"Its {proof.closing_accounts} shrank by {gave}{share}, {ends.replace('_', ' ')}.")
     return tuple(found)
 
 
@@ -167,7 +167,8 @@ def _left(story: Story) -> tuple[str, ...]:
     open_rows = [row.id for row in undecided(story.ladder)]
     left = f"hypotheses {', '.join(open_rows)} stay undecided" if open_rows else "no hypothesis stayed undecided"
     if proof is not None and proof.gap is not None:
-        return (f"What is left: {linked(proof.gap.unsigned)} of the gain lies outside {proof.account}; {left}.",)
+        gap = linked(proof.gap.unsigned)
+        return (f"What is left: {gap} of the gain lies outside {proof.closing_accounts}; {left}.",)
     return (f"What is left: {left}.",)
 
 

@@ -13,6 +13,8 @@ import yaml
 
 from narrows.flows.casefile import load_case
 from narrows.flows.cli import main
+from narrows.flows.session import read_given
+from narrows.inquiry.case import StatedLink
 from narrows.inquiry.design import ArmKind, Mode
 from narrows.inquiry.errors import CaseError
 from narrows.inquiry.scopes import Scope
@@ -127,6 +129,17 @@ def test_every_worked_case_is_a_good_one(tmp_path: Path) -> None:
         assert demo.headline(name).endswith(".")
 
 
+def test_a_stated_link_is_what_collectives_between_hosts_are_expected_to_take(folder: Path) -> None:
+    plain = load_case(write(folder, GOOD))
+    case = load_case(write(folder, merged("cluster", link={"alpha_us": 5, "gbit": 200})))
+    assert case.cluster.link == StatedLink(alpha_us=5.0, gbit=200.0)
+    assert case.digest() != plain.digest()
+    row = read_given(case, folder)["expected"]["rows"][0]
+    assert row["basis"] == "alpha-beta of the stated link"
+    assert row["expected_us"] == pytest.approx(6 * 5 + 1.5 * 1024 / 25_000)  # six rounds, 25 GB/s
+    assert "no link stated" in read_given(plain, folder)["expected"]["rows"][0]["why_not"]
+
+
 # Bad ones. Each: the text, and what its line says after the file's path.
 
 BAD: dict[str, tuple[str | bytes, str]] = {
@@ -167,6 +180,18 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "setting out of range": (
         merged("workload", regressed={"slow_host": {"host": "n1", "factor": 0.5}}),
         r"\d+: workload\.regressed\.slow_host\.factor: 0\.5 is out of range: expected a number from 1 to 100",
+    ),
+    "link without a rate": (
+        merged("cluster", link={"alpha_us": 5}),
+        r"\d+: cluster\.link\.gbit: is missing; expected Gbit/s, above 0",
+    ),
+    "link in another unit": (
+        merged("cluster", link={"alpha_us": 5, "mbit": 200, "gbit": 0.2}),
+        r"\d+: cluster\.link\.mbit: is an unknown key; did you mean gbit\?",
+    ),
+    "link that carries nothing": (
+        merged("cluster", link={"alpha_us": 5, "gbit": 0}),
+        r"\d+: cluster\.link\.gbit: is 0; expected Gbit/s, above 0",
     ),
     "negative budget": (merged("budget", device_hours=-1), r"\d+: budget\.device_hours: is -1; expected device-hours"),
     "infinite budget": (
@@ -279,7 +304,7 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     ),
     "capitals in the name": (changed(case="Packing"), r"1: case: is 'Packing'; expected a name of small letters"),
     "a path as name": (changed(case="../up"), r"1: case: is '\.\./up'; expected a name of small letters"),
-    "empty file": ("", r"1: holds None; expected a mapping"),
+    "empty file": ("", r"1: is empty; expected a mapping"),
     "a list": ("- case: packing\n", r"1: holds \[\{'case': 'packing'\}\]; expected a mapping"),
     "no YAML": ("case: [1, 2\n", r"\d+: not YAML: "),
     "tabs": ("case: packing\nruns:\n\thealthy: x\n", r"3: not YAML: .*'\\t'"),
@@ -293,7 +318,7 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "a file that holds itself": ("case: &a\n  b: *a\n", r"1: is nested too deeply, or contains itself"),
     "not UTF-8": (
         GOOD.encode().replace(b"slower", b"sl\xe9wer"),
-        r"cannot be read \('utf-8' codec .*expected a YAML file",
+        r"is not text in UTF-8 \(byte \d+\); expected a YAML file",
     ),
 }
 

@@ -139,7 +139,7 @@ def test_wrong_usage_is_one_line_and_exit_code_two(
 
 @pytest.mark.parametrize("rung", ["3", "one rank", "3. one rank", " ONE RANK "])
 def test_a_rung_is_named_by_its_number_or_its_name(rung: str) -> None:
-    from narrows.flows.cli import _rung
+    from narrows.flows.cli_find import _rung
 
     assert _rung(rung) is Rung.ONE_RANK
 

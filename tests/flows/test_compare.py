@@ -17,7 +17,7 @@ from narrows.flows.commands import check
 from narrows.flows.compare_command import compare
 from narrows.flows.compare_inputs import Kind, kind_of
 from narrows.inquiry.design import ArmKind
-from narrows.inquiry.errors import CaseError, RunDirectoryError
+from narrows.inquiry.errors import CaseError, NarrowsError, RunDirectoryError
 
 RecordPair = Callable[..., tuple[Path, Path]]
 MEGATRON = " iteration {step:8d}/ 100 | elapsed time per iteration (ms): {ms:.1f} | lm loss: 6.5E+00 | grad norm: 1.0 |"
@@ -64,6 +64,22 @@ def test_markdown_and_the_page_are_written(
     assert compare(*runs, markdown=True, html=page) == 0
     assert capsys.readouterr().out.startswith("# healthy against regressed")
     assert page.read_text().startswith("<!doctype html>")
+
+
+def test_a_slower_fabric_stands_beside_what_its_configuration_lets_expect(
+    tmp_path: Path, record_pair: RecordPair, recorded_arm: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fabric = {"fabric_mbit": 8000.0, "fabric_delay_us": 999.0}
+    arms = [recorded_arm(service=lambda _rank, _step, ms=ms: ms, **built_in(fabric)) for ms in (2.0, 3.0)]
+    runs = record_pair(tmp_path, *arms)
+    page = tmp_path / "page.html"
+    compare(*runs, markdown=True, html=page)
+    cells = ["dp all_reduce, 4 ranks across hosts", "1.024 KB", "1", "1.536 KB", "6", "2000", "2000", "3000"]
+    told = "regressed takes 1.5 times the expected"
+    assert f"| {' | '.join([*cells, told])} |" in capsys.readouterr().out
+    assert "".join(f"<td>{cell}</td>" for cell in [*cells, told]) in page.read_text()
+    compare(*runs)
+    assert f"exceeds:   dp all_reduce, 4 ranks across hosts, 1.024 KB: {told} 2000 us" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("gate", "code"), [(1.0, 4), (20.0, 4), (40.0, 0)])
@@ -259,3 +275,30 @@ def test_every_key_of_the_json_object_is_documented(
     documented = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
     compare(*runs, as_json=True)
     assert documented == list(json.loads(capsys.readouterr().out))
+
+
+def test_a_log_of_ones_own_is_compared_by_a_pattern(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, base in (("before", 100), ("after", 130)):
+        lines = [f"iter={at} took {base + at % 3} msec" for at in range(20)]
+        (tmp_path / f"{name}.log").write_text("\n".join(lines))
+    logs = tmp_path / "before.log", tmp_path / "after.log"
+    with pytest.raises(RunDirectoryError, match="--pattern"):
+        compare(*logs)
+    assert compare(*logs, as_json=True, pattern=r"iter=(?P<step>\d+) took (?P<step_ms>\d+)") == 0
+    assert json.loads(capsys.readouterr().out)["step_ms"]["delta"] == pytest.approx(30)
+
+
+def test_thresholds_of_ones_own_decide_the_labels(
+    tmp_path: Path, runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("version: mine-1\nidle_share: 0\nlaunch_share: 0\n")  # whatever idles, waits for launches
+    compare(*runs, as_json=True)
+    usual = json.loads(capsys.readouterr().out)
+    compare(*runs, as_json=True, thresholds=mine)
+    found = json.loads(capsys.readouterr().out)
+    assert (usual["delta_label"], found["delta_label"]) == ("compute", "launch")
+    assert {one["version"] for one in found["labels"].values()} == {"mine-1"}
+    mine.write_text("idle_shares: 0.1\n")
+    with pytest.raises(NarrowsError, match=f"{mine}: no threshold is called idle_shares"):
+        compare(*runs, thresholds=mine)

@@ -114,6 +114,7 @@ def task_states(runs: list[Any]) -> dict[str, str]:
     mine = FlowRunFilter.model_validate({"id": {"any_": [str(run.id) for run in runs]}})
     with get_client(sync_client=True) as client:
         found = client.read_task_runs(flow_run_filter=mine)
+    assert [run.tags for run in found if run.tags] == []  # a tag costs each of them a request before it begins
     return {run.name: run.state.name for run in found if run.state is not None}
 
 
@@ -358,6 +359,11 @@ def test_a_deployment_can_be_made_and_its_flow_opens_the_case_itself(
     assert deployment.global_concurrency_limit is not None
     assert deployment.global_concurrency_limit.limit == 1
 
+    claim = (ROOT / "tests" / "claims" / "padding.yaml").read_text().replace("claim: padding", "claim: kept")
+    (case_file.parent / "claims").mkdir()
+    name = yaml.safe_load(case_file.read_text())["case"]
+    (case_file.parent / "claims" / "kept.yaml").write_text(claim.replace("case: more-padding", f"case: {name}"))
+
     for entrypoint in (f"{ROOT}/{deployment.entrypoint}", "narrows.flows.investigate.investigate"):
         flow = load_flow_from_entrypoint(entrypoint)
         assert set(deployment.parameters) <= set(flow.parameters.properties)
@@ -366,6 +372,8 @@ def test_a_deployment_can_be_made_and_its_flow_opens_the_case_itself(
     (first, second), _ = runs_of(opened(case_file, resume=True))
     assert first.name == second.name
     assert first.name.endswith(": STOPPED")
+    assert "claim:kept" in first.tags
+    assert "claim:kept" in second.tags
 
 
 def test_no_class_is_defined_where_prefect_loads_a_second_time() -> None:

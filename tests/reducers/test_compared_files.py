@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from narrows.reducers.compared_files import compare_step_times, compare_traces
 from narrows.reducers.compared_plain import report
@@ -72,6 +73,30 @@ def test_a_longer_service_in_traces_is_transfer() -> None:
     found = compare_traces(job(USUAL), job(USUAL, service=6), NAMES)
     assert (found.lead, found.next.row) == ("transfer", "transfer-inside")
     assert found.next.predicted_ms == pytest.approx(4.0)
+
+
+def test_collectives_of_traces_stand_beside_what_is_expected_where_their_sizes_are_known() -> None:
+    def sized(factor: int) -> list[Reduced]:
+        sizes = (1_000_000, 2_000_000, 4_000_000)
+        jobs = [job(USUAL, service=factor * (1 + at), steps=6) for at in range(3)]
+        return [
+            structs.replace(
+                traces[0],
+                collectives=[
+                    structs.replace(call, payload_bytes=sizes[at], seq=3 * call.seq + at)
+                    for at, one in enumerate(traces)
+                    for call in one.collectives
+                    if call.seq is not None
+                ],
+            )
+            for traces in zip(*jobs, strict=True)
+        ]
+
+    found = compare_traces(sized(1), sized(2), NAMES).expected
+    assert found is not None
+    assert [row["payload_bytes"] for row in found["rows"]] == [4_000_000, 2_000_000, 1_000_000]
+    assert [row["measured_us"] for row in found["rows"]][2] == {"healthy": 1000.0, "regressed": 2000.0}
+    assert compare_traces(job(USUAL), job(USUAL), NAMES).expected is None  # their sizes are not on record
 
 
 def test_a_longer_wait_for_data_in_traces_is_input() -> None:

@@ -153,7 +153,7 @@ def _launch(played: Played, script: Script, step: Launch) -> None:
 
 def _judge(played: Played, script: Script, step: Judge) -> None:
     docket = played.docket
-    topics = {"given runs": ("manifest", "reference", "numerator"), "reconciliation": ("reconciliation",)}
+    topics = {"given runs": ("manifest", "reference", "numerator"), "reconciliation": ("reconciliation", "opinions")}
     if step.experiment == "full-again":
         script.findings["reference"] = script.findings.pop("again")
         topics["experiment"] = ("reference",)
@@ -210,7 +210,32 @@ def given(loss: float) -> dict[str, Any]:
     found = evidence_file("given", {"healthy": HEALTHY, "regressed": after}, pairs=8, ranks=4)
     for arm in found["arms"]:
         found["arms"][arm]["runs"] = [{"path": f"/data/runs/{arm}", "digest": digest(arm)}]
-    return found
+    return found | {"expected": beside()}
+
+
+def beside() -> dict[str, Any]:
+    """What was expected of the collectives: one kind that a curve fits, and one without a basis."""
+    reduce = {"group": "dp", "op": "all_reduce", "ranks": 4, "crosses_hosts": True}
+    rows: list[dict[str, Any]] = [
+        reduce | {
+            "payload_bytes": 26_214_400, "rounds": 6, "sent_bytes": 39_321_600.0,
+            "calls": {"healthy": 3.0, "regressed": 3.0}, "measured_us": {"healthy": 1370.0, "regressed": 1384.0},
+            "slowest": {"healthy": "dp", "regressed": "dp"}, "exceeded": [], "expected_us": 1362.0,
+            "basis": "curve over 3 sizes of the healthy run",
+        },
+        reduce | {
+            "op": "barrier", "payload_bytes": 0, "rounds": 4, "sent_bytes": 0.0,
+            "calls": {"healthy": 0.01, "regressed": None}, "measured_us": {"healthy": 41.0, "regressed": None},
+            "slowest": {"healthy": "dp"}, "exceeded": [],
+            "why_not": "no curve: it moves no bytes; no link stated",
+        },
+    ]  # fmt: skip
+    hidden = {"service_ms": 4.11, "window_ms": 2.5, "exposed_ms": 4.1, "expected_exposed_ms": 4.0}
+    arms = {arm: dict(hidden) for arm in ("healthy", "regressed")}
+    overlap = {"group": "dp", "arms": arms, "basis": "expected services", "exceeded": []}
+    bubble = {"why_not": "no pipeline group (pp) is on record"}
+    sent = {"dp": {"healthy": 117_964_800.0, "regressed": 117_964_800.0}}
+    return {"rows": rows, "left_out": 0, "sent": sent, "overlap": [overlap], "bubble": bubble}
 
 
 def measured(one: Experiment, share: float, pairs: int) -> dict[str, Any]:
@@ -352,11 +377,33 @@ RECONCILIATION: dict[str, Any] = {
     "kappa_source": "resampled local times",
     "sentence": "waiting for the last rank holds 92% of the loss",
 }
+OPINIONS: dict[str, Any] = {
+    "accounts": [
+        {"account": "compute", "critical_path": 0.964, "least_waiting_rank": 0.872, "removal": 0.97, "addition": 0.94,
+         "replay": 0.955},
+        {"account": "transfer", "critical_path": 0.003, "least_waiting_rank": 0.003, "removal": 0.05,
+         "addition": 0.02, "replay": 0.035},
+        {"account": "skew", "critical_path": 0.0, "least_waiting_rank": 0.092, "removal": None, "addition": None,
+         "replay": None},
+    ],
+    "leading": dict.fromkeys(("critical_path", "least_waiting_rank", "replay"), "compute"),
+    "agree": True,
+    "sentence": "all three put compute first: 96% on the critical path, 87% on the rank that waits least, 96% in the "
+                "what-if replay; waiting, 92% of the loss in the rank mean, is charged by path and "
+                "replay to what was waited for",
+    "healthy_ms": 41.1,
+    "regressed_ms": 48.9,
+    "replay_error": [0.002, -0.004],
+    "steps": [58, 60],
+    "why_not": None,
+}  # fmt: skip
+WITHHELD = "the replay of the regressed run differs from its measured steps by +4.1%; 3 % is allowed"
 FINDINGS = {
     "manifest": MANIFEST,
     "reference": REFERENCE,
     "numerator": NUMERATOR,
     "reconciliation": RECONCILIATION,
+    "opinions": OPINIONS,
 }
 
 
@@ -432,7 +479,9 @@ def link() -> Played:
             "view": "least_waiting_rank",
             "culprit": {"kind": "link", "members": ["n0", "n1"]},
             "kappa": {"one_rank": 0.0, "one_node": 0.0, "two_nodes": 1.0},
-        }
+        },
+        "opinions": OPINIONS
+        | {"agree": None, "sentence": f"the what-if replay is withheld: {WITHHELD}", "why_not": WITHHELD},
     }
     absent = Answer(verdict="rejected", effect_ms=0.02, half_ms=0.2, reason="it lies below half of the prediction")
     answers = {

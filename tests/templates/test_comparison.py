@@ -38,7 +38,8 @@ def report() -> dict[str, Any]:
         "statistic": "mean", "status": "slower", "step_ms": change(32.0, 39.0, [6.5, 7.5]), "view": "critical_path",
         "accounts_ms": accounts, "account": "compute", "reading": "The second run is slower.",
         "culprit": {"kind": "rank", "members": [2]}, "follows": "the change follows rank 2", "certainty": "8 pairs",
-        "work": None, "coverage": 0.97, "losses": ["ranks/00001/steps.jsonl: torn line (1)"],
+        "tail": "", "windows_ms": {}, "what_if": None, "work": None, "coverage": 0.97,
+        "losses": ["ranks/00001/steps.jsonl: torn line (1)"],
         "window_steps": {"healthy": 96, "regressed": 95}, "limits": ["no work counters"],
         "labels": {arm: {"label": "compute", "version": "bt-1"} for arm in ("healthy", "regressed", "delta")},
         "manifest_differences": [
