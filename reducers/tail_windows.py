@@ -13,12 +13,12 @@ import numpy as np
 
 from narrows.inquiry.accounts import ACCOUNTS
 from narrows.inquiry.findings import Finding
-from narrows.reducers.units import Statistic, units
+from narrows.reducers.units import Statistic, unit_records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from narrows.reducers.ledger import Ledger
+    from narrows.reducers.units import Place
     from narrows.reducers.views import View
 
 WINDOWS = (Statistic.MEDIAN, Statistic.P95, Statistic.ES95)
@@ -26,11 +26,11 @@ Table = dict[str, dict[str, float]]
 """ms a step, by view and account."""
 
 
-def window_rows(seen: Mapping[str, View], ledger: Ledger) -> list[dict[str, Table]]:
+def window_rows(seen: Mapping[str, View], places: Sequence[Place]) -> list[dict[str, Table]]:
     """Each unit's accounts in every view by statistic, in order of time; one that it is too short for is absent."""
     found: list[dict[str, Table]] = []
     for statistic in WINDOWS:
-        tables = {name: units(view, ledger, statistic).to_dict("records") for name, view in seen.items()}
+        tables = {name: unit_records(view, places, statistic) for name, view in seen.items()}
         for at, statuses in enumerate(zip(*tables.values(), strict=True)):
             if at == len(found):
                 found.append({})

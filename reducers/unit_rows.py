@@ -17,10 +17,12 @@ from narrows.inquiry.findings import LEAST_STEPS
 from narrows.reducers import views
 from narrows.reducers.lateness import lateness
 from narrows.reducers.tail_windows import window_rows
-from narrows.reducers.units import Statistic, chosen_steps, units, work
+from narrows.reducers.units import Statistic, chosen_steps, unit_places, unit_records, work
 from narrows.reducers.warmup import drift
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from narrows.reducers.ledger import Ledger
     from narrows.reducers.records import F64, Run
     from narrows.reducers.views import View
@@ -35,14 +37,15 @@ def unit_rows(run: Run, ledger: Ledger, statistic: str, *, whole: bool) -> list[
     ``whole``: the units are whole runs, whose drift is read with their start. Raises ``RunDirectoryError`` where a
     unit has too few steps for the statistic.
     """
-    seen = _views(ledger)
-    tables = {name: units(view, ledger, statistic) for name, view in seen.items()}
-    windows = window_rows(seen, ledger)
+    seen, places = _views(ledger), unit_places(ledger)
+    tables = {name: unit_records(view, places, statistic) for name, view in seen.items()}
+    windows = window_rows(seen, places)
     frontier = tables["critical_path"]
     offset = _to_unix(run)
     work_table, last = work(ledger), lateness(ledger).by_rank
+    services, local_RS = _group_services(ledger), views.local_time_RS(ledger)
     rows = []
-    for index, base in enumerate(frontier.to_dict("records")):
+    for index, base in enumerate(frontier):
         if base["status"]:
             raise RunDirectoryError(
                 f"{run.path}, segment {base['segment']}: {base['status']}; choose another statistic"
@@ -58,12 +61,12 @@ def unit_rows(run: Run, ledger: Ledger, statistic: str, *, whole: bool) -> list[
                 "ended_ns": int(base["ended_ns"]) + offset,
                 "steps": int(base["steps"]),
                 "step_ms": float(base["step_ms"]),
-                "accounts": {name: _account_row(table, index) for name, table in tables.items()},
+                "accounts": {name: _account_row(table[index]) for name, table in tables.items()},
                 "last": _last_arrivals(last, segment),
                 "service_ms": _services(last, segment),
-                "group_service_ms": _group_services(run, ledger, segment, int(base["steps"])),
+                "group_service_ms": _by_shape(run, services.get(segment, {}), int(base["steps"])),
                 "work": _work_row(work_table, index),
-                **_per_step(ledger, seen["critical_path"].step_ns_S, segment, statistic, whole=whole),
+                **_per_step(ledger, seen["critical_path"].step_ns_S, local_RS, segment, statistic, whole=whole),
                 "windows": windows[index],
                 "skew_ms": _skew(last, segment, int(base["steps"])),
                 "coverage": None if math.isnan(ledger.coverage) else ledger.coverage,
@@ -86,21 +89,30 @@ def _services(by_rank: pd.DataFrame, segment: int) -> dict[str, float]:
     return {str(rank): round(float(service), 6) for rank, service in pairs}
 
 
-def _group_services(run: Run, ledger: Ledger, segment: int, num_steps: int) -> dict[str, float]:
+def _group_services(ledger: Ledger) -> dict[int, dict[str, float]]:
+    """By unit and group, what its matched collectives took after their last arrival, in ns over the steady steps."""
+    steady = ledger.steps.loc[~ledger.steps["warmup"], ["segment", "step"]]
+    calls = ledger.collectives.calls
+    calls = calls[calls["matched"] & ~calls["p2p"]].merge(steady, on=["segment", "step"])
+    sums = calls.groupby(["segment", calls["group"].astype(str)])["own_service_ns"].sum().reset_index()
+    found: dict[int, dict[str, float]] = {}
+    for segment, group, service_ns in zip(sums["segment"], sums["group"], sums["own_service_ns"], strict=True):
+        found.setdefault(int(segment), {})[str(group)] = float(service_ns)
+    return found
+
+
+def _by_shape(run: Run, service_ns: Mapping[str, float], num_steps: int) -> dict[str, float]:
     """What the collectives of a group take after their last arrival, in ms a step, by the groups' shape.
 
     ``16/8`` is a group of 16 ranks on 8 hosts. Groups of one shape are alike, so theirs is the mean over them.
     """
-    steady = ledger.steps.loc[(ledger.steps["segment"] == segment) & ~ledger.steps["warmup"], "step"]
-    calls = ledger.collectives.calls
-    calls = calls[(calls["segment"] == segment) & calls["step"].isin(steady) & calls["matched"] & ~calls["p2p"]]
     host_of = {rank: records.host for rank, records in run.ranks.items()}
     by_shape: dict[str, list[float]] = {}
-    for group, service_ns in calls.groupby(calls["group"].astype(str))["own_service_ns"].sum().items():
-        members = run.groups.get(str(group), ())
+    for group, whole_ns in service_ns.items():
+        members = run.groups.get(group, ())
         if members:
             shape = f"{len(members)}/{len({host_of.get(rank) for rank in members})}"
-            by_shape.setdefault(shape, []).append(float(service_ns) / NS_PER_MS / num_steps)
+            by_shape.setdefault(shape, []).append(whole_ns / NS_PER_MS / num_steps)
     return {shape: round(sum(values) / len(values), 6) for shape, values in sorted(by_shape.items())}
 
 
@@ -119,8 +131,7 @@ def _views(ledger: Ledger) -> dict[str, View]:
     }
 
 
-def _account_row(table: pd.DataFrame, index: int) -> dict[str, float]:
-    row = table.iloc[index]
+def _account_row(row: Mapping[str, float]) -> dict[str, float]:
     return {name: float(row[name]) for name in (*map(str, ACCOUNTS), "hidden")}
 
 
@@ -141,14 +152,16 @@ def _to_unix(run: Run) -> int:
     return int(np.median(clock.unix_ns_K - clock.monotonic_ns_K)) if clock is not None else 0
 
 
-def _per_step(ledger: Ledger, step_ns_S: F64, segment: int, statistic: str, *, whole: bool) -> dict[str, Any]:
+def _per_step(
+    ledger: Ledger, step_ns_S: F64, local_RS: F64, segment: int, statistic: str, *, whole: bool
+) -> dict[str, Any]:
     """What is kept of single steps: every steady step's time, and local times by rank over the statistic's steps."""
     segment_S = ledger.steps["segment"].to_numpy()
     steady_T = np.flatnonzero((segment_S == segment) & ~ledger.steps["warmup"].to_numpy(dtype=np.bool_))
     step_ns_T = step_ns_S[steady_T]
     chosen = steady_T[chosen_steps(step_ns_T, Statistic(statistic))]
     present_R = np.asarray(ledger.present_RS[:, steady_T].all(axis=1), dtype=np.bool_)
-    local_RT = views.local_time_RS(ledger)[present_R][:, chosen] / NS_PER_MS
+    local_RT = local_RS[present_R][:, chosen] / NS_PER_MS
     ranks = [rank for rank, here in zip(ledger.ranks, present_R, strict=True) if here]
     hosts = [host for host, here in zip(ledger.hosts, present_R, strict=True) if here]
     losses = ledger.readings_RS.get("loss")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -23,7 +23,7 @@ from narrows.reducers.records import ABSENT
 from narrows.reducers.robust import harrell_davis
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
 
     from narrows.reducers.ledger import Ledger
     from narrows.reducers.records import F64, I64
@@ -74,13 +74,22 @@ def units(view: View, ledger: Ledger, statistic: Statistic | str) -> pd.DataFram
 
     Raises ValueError for a statistic that is not one of ``Statistic``.
     """
+    return _table(unit_records(view, unit_places(ledger), statistic))
+
+
+Place = tuple[dict[str, object], "I64"]
+"""A unit's identity, and the places of its steady steps."""
+
+
+def unit_records(view: View, places: Sequence[Place], statistic: Statistic | str) -> list[dict[str, Any]]:
+    """The rows of ``units`` as they are, for callers that want many statistics of the same places."""
     statistic = Statistic(statistic)
     rows = []
-    for identity, steady_T in _units(ledger):
+    for identity, steady_T in places:
         status = not_estimable(statistic, len(steady_T))
         measured = _nothing() if status else _measure(view, steady_T, statistic)
         rows.append(identity | measured | {"status": status})
-    return _table(rows)
+    return rows
 
 
 def work(ledger: Ledger) -> pd.DataFrame:
@@ -93,7 +102,7 @@ def work(ledger: Ledger) -> pd.DataFrame:
     counters = {name.removeprefix("useful."): name for name in ledger.readings_RS if name.startswith("useful.")}
     payload_S, calls_S = _communication(ledger)
     rows = []
-    for identity, steady_T in _units(ledger):
+    for identity, steady_T in unit_places(ledger):
         row = dict(identity)
         for short, name in sorted(counters.items()):
             values_RT = ledger.readings_RS[name][:, steady_T]
@@ -106,7 +115,9 @@ def work(ledger: Ledger) -> pd.DataFrame:
     return _table(rows)
 
 
-def _units(ledger: Ledger) -> Iterator[tuple[dict[str, object], I64]]:
+def unit_places(ledger: Ledger) -> list[Place]:
+    """Every unit with steady steps, in order of time."""
+    found: list[Place] = []
     segment_S = ledger.steps["segment"].to_numpy()
     warmup_S = ledger.steps["warmup"].to_numpy(dtype=np.bool_)
     for segment in pd.unique(segment_S):
@@ -126,10 +137,11 @@ def _units(ledger: Ledger) -> Iterator[tuple[dict[str, object], I64]]:
             "ended_ns": int(ledger.end_ns_RS[:, step_T][present_RT].max()),
             "steps": len(steady_T),
         }
-        yield identity, steady_T
+        found.append((identity, steady_T))
+    return found
 
 
-def _table(rows: list[dict[str, object]]) -> pd.DataFrame:
+def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:
     table = pd.DataFrame(rows)
     if len(table):
         table["pair"] = table["pair"].astype("Int64")

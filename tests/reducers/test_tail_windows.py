@@ -11,7 +11,7 @@ from narrows.reducers.evidence import ArmRuns, build_evidence
 from narrows.reducers.ledger import build_ledger
 from narrows.reducers.rundir import read_run
 from narrows.reducers.tail_windows import window_rows
-from narrows.reducers.units import units
+from narrows.reducers.units import unit_places, units
 from narrows.reducers.views import critical_path, least_waiting_rank, rank_mean
 
 SHORT = ("n0", "n1")
@@ -41,7 +41,7 @@ def test_accounts_of_each_window_add_up_to_its_statistic_in_every_view(recorded_
     run = recorded_arm(hosts=SHORT, pairs=1, steps=steps, read=now_and_then).write(tmp_path / "run")
     ledger = build_ledger(read_run(run))
     seen = {view.__name__: view(ledger) for view in (rank_mean, critical_path, least_waiting_rank)}
-    [found] = window_rows(seen, ledger)
+    [found] = window_rows(seen, unit_places(ledger))
     assert set(found) == {"median"} | ({"es95"} if steps >= 20 else set()) | ({"p95"} if steps >= 200 else set())
     for statistic, by_view in found.items():
         for name, table in by_view.items():
