@@ -19,7 +19,6 @@ from narrows.inquiry.docket import Docket, Entry, Kind
 
 pytestmark = pytest.mark.dist
 
-KILLS = 10
 PACKING = {"healthy": {"packing": "snake"}, "regressed": {"packing": "greedy"}}
 JUDGE = {"statistic": "mean", "soak_steps": 128, "seed": 7}
 WAIT_S = 240.0
@@ -47,16 +46,17 @@ def _in_a_launch(case_file: Path) -> bool:
 
 
 @pytest.mark.timeout(1500)
-def test_killed_ten_times_it_reaches_the_same_verdicts_and_repeats_no_experiment(
-    cli: Any, investigated: Callable[..., Any], case_file: Path, tmp_path: Path
+@pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.slow)])
+def test_killed_many_times_it_reaches_the_same_verdicts_and_repeats_no_experiment(
+    cli: Any, investigated: Callable[..., Any], case_file: Path, tmp_path: Path, kills: int
 ) -> None:
     shutil.copytree(tmp_path, tmp_path / "unkilled")
     other = tmp_path / "unkilled" / "case.yaml"
     whole = investigated(other, cli("investigate", other, "--yes", "--no-ui"))
     assert whole.conclusion["closing"] == "closed", whole.told()
 
-    killed = sum(_kill_at(cli, case_file, moment) for moment in _moments(whole.docket))
-    assert killed >= KILLS // 2  # where the last steps were faster this time, a late kill finds it over
+    killed = sum(_kill_at(cli, case_file, moment) for moment in _moments(whole.docket, kills))
+    assert killed >= kills // 2  # where the last steps were faster this time, a late kill finds it over
 
     one = investigated(case_file, cli("investigate", case_file, "--yes", "--no-ui", *_resume(case_file)))
     assert one.verdicts() == whole.verdicts(), f"{one.told()}\n\nunkilled:\n{whole.told()}"
@@ -81,12 +81,12 @@ def _settled(entries: Sequence[Entry]) -> int:
     return sum(entry.kind is not Kind.LAUNCHED for entry in entries)
 
 
-def _moments(docket: Docket) -> list[Moment]:
+def _moments(docket: Docket, kills: int) -> list[Moment]:
     """Points in time drawn evenly over an investigation, as places that another one of the same case will pass."""
     draw = random.Random(20)
     begin, end = docket.entries[0].at_ns, docket.entries[-1].at_ns
     found = []
-    for at in sorted(draw.uniform(begin, end) for _ in range(KILLS)):
+    for at in sorted(draw.uniform(begin, end) for _ in range(kills)):
         before = [entry for entry in docket if entry.at_ns <= at]
         in_launch = before[-1].kind is Kind.LAUNCHED
         found.append(Moment(settled=_settled(before), in_launch=in_launch, after_s=(at - before[-1].at_ns) / 1e9))
@@ -157,7 +157,8 @@ def _ends_cleanly(cli: Any, process: subprocess.Popen[str], signum: signal.Signa
     process.send_signal(signum)
     _, said = process.communicate(timeout=WAIT_S)
     assert process.returncode == 130
-    assert said.splitlines() == ["narrows: interrupted; `narrows investigate CASE --resume` goes on from here"]
+    case_file = cli.folder / "case.yaml"
+    assert said.splitlines() == [f"narrows: interrupted; `narrows investigate {case_file} --resume` goes on from here"]
     assert cli.left() == []  # its own end waits for everything that it started
     cli.leaves_nothing()
 

@@ -53,7 +53,8 @@ def test_another_slow_host_in_another_place_is_told_from_the_host_that_only_move
     assert one.verdict("control:one_rank") == "rejected", one.told()
 
 
-@pytest.mark.parametrize("rank", [pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [2, 3])
 def test_one_slow_device_is_the_same_device_at_every_scope(solve: Solve, rank: int) -> None:
     device = {"host": "n1", "rank": rank - 2, "factor": 1.2}
     one = solve(
@@ -70,6 +71,7 @@ def test_one_slow_device_is_the_same_device_at_every_scope(solve: Solve, rank: i
     assert one.verdict("swap:data") == "rejected", one.told()
 
 
+@pytest.mark.slow
 def test_packing_on_three_ranks_a_node_and_longer_documents_is_still_imbalance(solve: Solve) -> None:
     one = solve(
         {

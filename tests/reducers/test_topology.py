@@ -74,7 +74,7 @@ def test_a_topology_that_is_given_replaces_the_layer_that_was_recorded(tmp_path:
         ('{"hosts": ["n0"]}', "Expected `object`"),
         ('{"hosts": {}}', "labels no host"),
         ("step 1 | loss 2.0 | 3 ms\nstep 2 | loss 2.0 | 3 ms\n", "topology"),
-        ("", "no known kind"),
+        ("", "is empty"),
     ],
 )
 def test_a_file_that_is_no_topology_is_refused_by_name_and_rule(tmp_path: Path, text: str, rule: str) -> None:
