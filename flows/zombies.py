@@ -28,6 +28,8 @@ LEAST_SILENCE_S = 10.0
 BEATS = 5
 """Heartbeats of a run within the time limit: one that comes late, or two that are lost, must not kill it."""
 AUTOMATION = "narrows: a run without a heartbeat has crashed"
+_SIGNS = {f"prefect.flow-run.{event}" for event in ("Pending", "Running", "heartbeat")}
+"""After each of these another event must follow; a process may die before its first heartbeat."""
 MESSAGE = (
     "no heartbeat: its process is gone. The docket keeps what was found: `narrows investigate CASE --resume`, or the "
     "same `narrows revalidate` or `narrows canary-rollout` again, goes on from there"
@@ -68,7 +70,7 @@ def ensure_reaper(limit_s: float | None = None) -> bool:
         description="Marks flow runs tagged 'narrows' as crashed when they fall silent. Made by narrows.",
         trigger=EventTrigger.model_validate(
             {
-                "after": {"prefect.flow-run.heartbeat"},
+                "after": _SIGNS,
                 "expect": {"prefect.flow-run.*"},
                 "match": {"prefect.resource.id": ["prefect.flow-run.*"]},
                 "match_related": {"prefect.resource.id": f"prefect.tag.{TAG}", "prefect.resource.role": "tag"},
@@ -82,7 +84,10 @@ def ensure_reaper(limit_s: float | None = None) -> bool:
     )
     with get_client(sync_client=True) as client:
         there = [one for one in client.read_automations_by_name(AUTOMATION) if one.enabled]
-        if any(getattr(one.trigger, "within", None) == within for one in there):
+        if any(
+            (getattr(one.trigger, "within", None), getattr(one.trigger, "after", None)) == (within, _SIGNS)
+            for one in there
+        ):
             return False
         for old in there:
             client.delete_automation(old.id)

@@ -29,20 +29,21 @@ def client(narrows_server: ServerHandle) -> Iterator[Any]:
             found.delete_automation(one.id)
 
 
-def _run(client: Any, tags: list[str], *, paused: bool = False) -> UUID:
-    """A flow run that beat once and then fell silent, as after a kill of its process."""
+def _run(client: Any, tags: list[str], *, beats: bool = True, paused: bool = False) -> UUID:
+    """A flow run that began, beat once, and then fell silent, as after a kill of its process."""
     from prefect import flow
     from prefect.events.worker import EventsWorker
-    from prefect.states import Paused, Running
+    from prefect.states import Paused, Pending, Running
 
     @flow(name="silent")
     def silent() -> None:
         return
 
-    run = client.create_flow_run(silent, tags=tags, state=Running())
+    run = client.create_flow_run(silent, tags=tags, state=Pending())
     client.set_flow_run_state(run.id, Running(), force=True)
-    with Pulse().of(str(run.id), "silent", [one for one in tags if one != TAG]):
-        pass
+    if beats:
+        with Pulse().of(str(run.id), "silent", [one for one in tags if one != TAG]):
+            pass
     EventsWorker.drain_all(timeout=10)
     if paused:
         time.sleep(1)
@@ -56,12 +57,11 @@ def _state(client: Any, run: UUID) -> str:
 
 def test_a_silent_run_is_crashed_and_a_waiting_one_is_not(client: Any) -> None:
     assert ensure_reaper(SILENCE_S)
-    dead, waiting = _run(client, [TAG, "case:x"]), _run(client, [TAG], paused=True)
-    end = time.monotonic() + 120
-    while _state(client, dead) != "CRASHED" and time.monotonic() < end:
-        time.sleep(1)
-    assert _state(client, dead) == "CRASHED"
+    waiting, mute = _run(client, [TAG], paused=True), _run(client, [TAG], beats=False)
+    dead, other = _run(client, [TAG, "case:x"]), _run(client, ["of somebody else"], beats=False)
+    assert wait_until(lambda: {_state(client, one) for one in (dead, mute)} == {"CRASHED"}, 120)
     assert "no heartbeat" in client.read_flow_run(dead).state.message
+    assert _state(client, other) == "RUNNING"
     time.sleep(5)
     assert _state(client, waiting) == "PAUSED"
 
