@@ -99,6 +99,7 @@ def test_a_quarter_more_padding_is_still_more_work(solve: Solve) -> None:
     assert len(one.launched) == 1, one.told()
 
 
+@pytest.mark.slow
 def test_longer_checkpoints_are_found_though_most_steps_have_none(solve: Solve) -> None:
     one = solve(
         {
