@@ -24,7 +24,7 @@ from narrows.flows.canary_rollout_command import opened, workspace_of
 from narrows.flows.canary_rollout_report import finish
 from narrows.flows.canary_rollout_run import held, perform
 from narrows.flows.canary_rollout_sets import Wanted
-from narrows.flows.cancelling import CancelledRunError, CancelWatch
+from narrows.flows.cancelling import CancelledRunError, CancelWatch, ended_state
 from narrows.flows.client_settings import server_needed, without_heartbeat
 from narrows.flows.context import put
 from narrows.flows.dead_runs import crash_dead_runs, docket_tag
@@ -34,7 +34,7 @@ from narrows.flows.server import ServerHandle
 from narrows.flows.session import Session
 from narrows.flows.zombies import TAG, beating
 from narrows.inquiry.docket import Kind
-from narrows.inquiry.errors import DeclinedError, NarrowsError
+from narrows.inquiry.errors import NarrowsError
 from narrows.inquiry.rollout import Rollout, next_step
 from narrows.inquiry.steps import Ask, Launch
 from narrows.templates.canary_rollout import headline, report_markdown, word
@@ -134,13 +134,9 @@ def _judge(session: Session, rollout: Rollout, ended: dict[str, Any]) -> State[A
         try:
             _take_steps(session, rollout, watch)
             record = finish(session, rollout)
-        except (LaunchCancelledError, CancelledRunError) as error:
-            ended["error"] = error
-            return Cancelled(message=str(error))
         except NarrowsError as error:
             ended["error"] = error
-            declined = isinstance(error, DeclinedError)
-            return Cancelled(message=str(error)) if declined and watch.look() else Failed(message=str(error))
+            return ended_state(error, watch)
         ended["record"] = record
         _show_end(session, rollout, record)
         return Completed(name=word(record).capitalize(), message=headline(record))

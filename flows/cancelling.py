@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
-from narrows.inquiry.errors import NarrowsError
+from narrows.flows.launching import LaunchCancelledError
+from narrows.inquiry.errors import DeclinedError, NarrowsError
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import State
 
 POLL_S = 3.0
 
@@ -74,6 +76,17 @@ class CancelWatch:
                 if any(_is_cancelled(client, run_id) for run_id in self._ids):
                     self._cancelled.set()
                     return
+
+
+def ended_state(error: NarrowsError, watch: CancelWatch) -> State[Any]:
+    """The state of a run that ``error`` ended: *Cancelled* where a person cancelled it, also while it waited for an
+    answer, else *Failed*."""
+    from prefect.states import Cancelled, Failed
+
+    cancelled = isinstance(error, (LaunchCancelledError, CancelledRunError))
+    if cancelled or (isinstance(error, DeclinedError) and watch.look()):
+        return Cancelled(message=str(error))
+    return Failed(message=str(error))
 
 
 def _is_cancelled(client: SyncPrefectClient, run_id: UUID) -> bool:

@@ -20,7 +20,7 @@ from narrows.flows.approval import ask as ask_person
 from narrows.flows.board import Board, label_run, page_key, show_page, tag_run, untagged
 from narrows.flows.board_parts import answers_of, ledger_of, links_of, waiting_of
 from narrows.flows.board_rows import judged_at, registered_markdown, rows_of, rung_outcome
-from narrows.flows.cancelling import CancelledRunError, CancelWatch
+from narrows.flows.cancelling import CancelledRunError, CancelWatch, ended_state
 from narrows.flows.casefile import load_case
 from narrows.flows.claims_links import claims_of
 from narrows.flows.client_settings import server_needed, without_heartbeat
@@ -36,7 +36,7 @@ from narrows.flows.server import ServerHandle
 from narrows.flows.session import Session, open_session
 from narrows.flows.zombies import TAG, Pulse, ensure_reaper
 from narrows.inquiry.docket import Kind
-from narrows.inquiry.errors import DeclinedError, NarrowsError
+from narrows.inquiry.errors import NarrowsError
 from narrows.inquiry.ladder import next_step
 from narrows.inquiry.scopes import Rung
 from narrows.inquiry.steps import Ask, Judge, Launch, Register, Skip, Step, Stop, StopReason
@@ -124,13 +124,9 @@ def _investigate(session: Session, ended: dict[str, Any], approve_all: bool, unt
         try:
             board = Board(session.case.name, session.case.question)
             stop = _climb_all(session, until, watch, board)
-        except (LaunchCancelledError, CancelledRunError) as error:
-            ended["error"] = error
-            return Cancelled(message=str(error))
         except NarrowsError as error:
             ended["error"] = error
-            declined = isinstance(error, DeclinedError)
-            return Cancelled(message=str(error)) if declined and watch.look() else Failed(message=str(error))
+            return ended_state(error, watch)
         ended["stop"] = stop
         return _end(session, stop, board)
 

@@ -22,7 +22,7 @@ from narrows.flows import revalidating
 from narrows.flows.approval import Answer, ApprovalRequest
 from narrows.flows.approval import ask as ask_person
 from narrows.flows.board import label_run, tag_run, untagged
-from narrows.flows.cancelling import CancelledRunError, CancelWatch
+from narrows.flows.cancelling import CancelledRunError, CancelWatch, ended_state
 from narrows.flows.claims_store import ClaimStore, store_at
 from narrows.flows.client_settings import server_needed, without_heartbeat
 from narrows.flows.commands import launcher_of
@@ -41,7 +41,7 @@ from narrows.flows.session import Session
 from narrows.flows.zombies import TAG, Pulse, beating
 from narrows.inquiry.claim import Outcome
 from narrows.inquiry.docket import Kind
-from narrows.inquiry.errors import DeclinedError, NarrowsError
+from narrows.inquiry.errors import NarrowsError
 from narrows.inquiry.revalidation import next_step
 from narrows.inquiry.steps import Ask, Launch
 from narrows.templates.revalidation import counts
@@ -150,13 +150,9 @@ def _revalidate(
                         raise CancelledRunError("the run was cancelled between two claims")
                     ended[one.claim.name] = _run_claim(store, one, given, watch, show, approve_all=approve_all)
                     show()
-        except (LaunchCancelledError, CancelledRunError) as error:
-            given["error"] = error
-            return Cancelled(message=str(error))
         except NarrowsError as error:
             given["error"] = error
-            declined = isinstance(error, DeclinedError)
-            return Cancelled(message=str(error)) if declined and watch.look() else Failed(message=str(error))
+            return ended_state(error, watch)
     given["rows"] = rows = rows_of(found, ended)
     tell(store, rows, say)
     word = _worst([one.outcome for one in ended.values()])

@@ -31,15 +31,15 @@ def put_up(rows: Sequence[Mapping[str, Any]], reason: str, asking: Session | Non
 
 def show_claim(store: ClaimStore, claim: Claim, session: Session, found: Revalidated) -> None:
     """The claim's page, with links to those of its cases that this server has, and from each case's board to it."""
-    key, boards = page_key("claim", claim.name), {}
-    for case in cases_of(store, claim):
+    key, boards, cases = page_key("claim", claim.name), {}, cases_of(store, claim)
+    for case in cases:
         boards[f"board of case {case}"] = page_key("board", case)
         boards[f"its postmortem ({case})"] = page_key("postmortem", case)
     text = claim_markdown(claim, store.history(claim.name))
     links = page_links({**boards, "all revalidations": ALL_CLAIMS})
     text += "\n".join([*answers_of(session), "", _DOT.join(links), ""])
     show_page(key, text, f"claim {claim.name}: {found.outcome.value}")
-    for case in cases_of(store, claim):
+    for case in cases:
         link_back(page_key("board", case), f"claim {claim.name}, and every revalidation", key)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from narrows.inquiry.errors import in_words
 from narrows.reducers.traces.errors import TraceError
 from narrows.reducers.traces.labels import Thresholds, thresholds_from
 
@@ -28,10 +29,11 @@ def _read(path: Path) -> Mapping[str, object]:
     try:
         found = yaml.safe_load(path.read_text())
     except OSError as error:
-        raise TraceError(f"{path}: the thresholds cannot be read: {error.strerror}; give a YAML file") from None
+        raise TraceError(f"{path}: the thresholds cannot be read: {in_words(error)}; give a YAML file") from None
     except (UnicodeDecodeError, yaml.YAMLError) as error:
-        why = " ".join(str(error).split())
-        raise TraceError(f"{path}: the thresholds cannot be read: {why}; give a YAML file in UTF-8") from None
+        raise TraceError(
+            f"{path}: the thresholds cannot be read: {in_words(error)}; give a YAML file in UTF-8"
+        ) from None
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
         raise TraceError(f"{path}: expected a mapping of thresholds, as in flows/bottleneck.yaml")
     return found

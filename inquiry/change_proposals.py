@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from narrows.inquiry.accounts import ACCOUNT_MEANINGS, ACCOUNTS, LOCAL_ACCOUNTS, Account
 from narrows.inquiry.case import Case
 from narrows.inquiry.design import Experiment
@@ -16,29 +19,14 @@ def perturbation(
     case: Case, play: Play, experiment: Experiment, pi_ms: float, source: str, family: int = 1
 ) -> Hypothesis:
     """One mechanism changed: the step must get back at least half of the predicted size."""
-    prediction, reject = step_prediction(pi_ms)
-    back = Prediction(metric="improvement of the step", unit="ms", low=prediction.low, high=prediction.high)
     return Hypothesis(
         key=f"perturbation:{play.id}",
-        rung=experiment.rung,
         test=Test.PERTURBATION,
-        basis=Basis.EXPERIMENT,
-        scope=experiment.scope,
-        hosts=experiment.placement.names,
-        experiment=experiment.key,
         claim=play.claim,
-        mechanism=play.mechanism,
-        account=play.account,
-        ledger=play.ledger,
-        perturbation=play.id,
-        prediction=back,
-        reject_if=RejectionCriterion(
-            metric="improvement of the step", comparison=reject.comparison, bound=reject.bound, unit="ms"
-        ),
-        pi_ms=pi_ms,
         pi_source=source,
         family=family,
-        **common(case),
+        **_of_change(case, play, experiment),
+        **_improvement(pi_ms),
     )
 
 
@@ -47,24 +35,15 @@ def unchanged(case: Case, play: Play, which: Account, experiment: Experiment, pi
     margin = 0.25 * pi_ms
     return Hypothesis(
         key=f"unchanged:{play.id}:{which.value}",
-        rung=experiment.rung,
         test=Test.UNCHANGED,
-        basis=Basis.EXPERIMENT,
-        scope=experiment.scope,
-        hosts=experiment.placement.names,
-        experiment=experiment.key,
         claim=f"The change leaves {which.value} as it was: {ACCOUNT_MEANINGS[which]}",
-        mechanism=play.mechanism,
-        account=which,
-        ledger=account_view(which),
-        perturbation=play.id,
         prediction=Prediction(metric=which.value, unit="ms", low=-margin, high=margin),
         reject_if=RejectionCriterion(
             metric=f"{which.value}, absolute change", comparison=Comparison.LOWER_ABOVE, bound=margin, unit="ms"
         ),
         pi_ms=pi_ms,
         pi_source="a quarter of the predicted improvement",
-        **common(case),
+        **_of_change(case, play, experiment) | {"account": which, "ledger": account_view(which)},
     )
 
 
@@ -89,18 +68,9 @@ def closing(
     shrink = "together shrink" if together else "shrinks"
     return Hypothesis(
         key=f"closing:{play.id}",
-        rung=Rung.CLOSING,
         test=Test.CLOSING,
-        basis=Basis.EXPERIMENT,
-        scope=experiment.scope,
-        hosts=experiment.placement.names,
-        experiment=experiment.key,
         claim=f"{name.capitalize()} {shrink} by the improvement of the step, within a quarter of it",
-        mechanism=play.mechanism,
-        account=play.account,
         together_with=together,
-        ledger=play.ledger,
-        perturbation=play.id,
         prediction=Prediction(metric=f"{name}, share of the improvement", unit="", low=0.75, high=1.25),
         reject_if=RejectionCriterion(
             metric=f"{name}, share of the improvement",
@@ -111,7 +81,7 @@ def closing(
         pi_ms=pi_ms,
         pi_source="the predicted improvement",
         allowed_newly_exposed=play.newly_exposed,
-        **common(case),
+        **_of_change(case, play, experiment) | {"rung": Rung.CLOSING},
     )
 
 
@@ -131,28 +101,29 @@ def soak(case: Case, play: Play, experiment: Experiment, pi_ms: float, source: s
 def _larger(
     case: Case, play: Play, experiment: Experiment, pi_ms: float, source: str, test: Test, key: str, claim: str
 ) -> Hypothesis:
-    prediction, reject = step_prediction(pi_ms)
-    fields = common(case) | {"steps": experiment.steps}
+    fields = _of_change(case, play, experiment) | {"steps": experiment.steps}
     if test is Test.SOAK:  # one long launch, so one look
         fields["looks"] = (experiment.max_pairs,)
-    return Hypothesis(
-        key=key,
-        rung=experiment.rung,
-        test=test,
-        basis=Basis.EXPERIMENT,
-        scope=experiment.scope,
-        hosts=experiment.placement.names,
-        experiment=experiment.key,
-        claim=claim,
-        mechanism=play.mechanism,
-        account=play.account,
-        ledger=play.ledger,
-        perturbation=play.id,
-        prediction=Prediction(metric="improvement of the step", unit="ms", low=prediction.low, high=prediction.high),
-        reject_if=RejectionCriterion(
-            metric="improvement of the step", comparison=reject.comparison, bound=reject.bound, unit="ms"
-        ),
-        pi_ms=pi_ms,
-        pi_source=source,
-        **fields,
-    )
+    return Hypothesis(key=key, test=test, claim=claim, pi_source=source, **fields, **_improvement(pi_ms))
+
+
+def _of_change(case: Case, play: Play, experiment: Experiment) -> dict[str, Any]:
+    """What all hypotheses on the change ``play`` share that ``experiment`` tries."""
+    return common(case) | {
+        "rung": experiment.rung,
+        "basis": Basis.EXPERIMENT,
+        "scope": experiment.scope,
+        "hosts": experiment.placement.names,
+        "experiment": experiment.key,
+        "mechanism": play.mechanism,
+        "account": play.account,
+        "ledger": play.ledger,
+        "perturbation": play.id,
+    }
+
+
+def _improvement(pi_ms: float) -> dict[str, Any]:
+    """The step gains ``pi_ms``, give or take half; an upper bound below half of it rejects."""
+    gained = "improvement of the step"
+    prediction, reject = (replace(one, metric=gained) for one in step_prediction(pi_ms))
+    return {"prediction": prediction, "reject_if": reject, "pi_ms": pi_ms}

@@ -29,7 +29,8 @@ from narrows.reducers.scaling import Link
 from narrows.reducers.stalls import leave_out_stalls
 from narrows.reducers.tail_windows import tail_ledger, window_means
 from narrows.reducers.third_opinion import third_opinion
-from narrows.reducers.unit_rows import NS_PER_MS, VIEWS, numbered, unit_rows
+from narrows.reducers.unit_rows import VIEWS, numbered, unit_rows
+from narrows.reducers.units import NS_PER_MS
 from narrows.reducers.warmup import mark_warmup, merged_warmup
 
 __all__ = ["NS_PER_MS", "VIEWS", "ArmRuns", "build_evidence", "confounded", "merge_evidence", "relative", "summarise"]

@@ -34,6 +34,7 @@ LEAST_CALLS = 5
 FABRIC_ROLE = "dp"
 RING_OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce")
 OPS = (*RING_OPS, "barrier", "send", "recv")
+MOST_ROWS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,6 +244,18 @@ def shape_rows(arms: Mapping[str, Iterable[Measured]], basis: Basis) -> list[dic
             met.setdefault(one.shape, {})[arm] = one
     rows = [_row(shape, by_arm, list(arms), basis) for shape, by_arm in met.items()]
     return sorted(rows, key=lambda row: -max(_step_us(row, arm) for arm in arms))
+
+
+def beside(rows: list[dict[str, Any]], overlap: list[dict[str, Any]], bubble: dict[str, Any]) -> dict[str, Any]:
+    """What evidence and comparisons hold: the first ``MOST_ROWS`` of the shapes' ``rows``, how many were ``left_out``,
+    and what a rank has ``sent`` a step."""
+    return {
+        "rows": rows[:MOST_ROWS],
+        "left_out": max(0, len(rows) - MOST_ROWS),
+        "sent": sent_a_step(rows),
+        "overlap": overlap,
+        "bubble": bubble,
+    }
 
 
 def sent_a_step(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:

@@ -14,6 +14,7 @@ import numpy as np
 from narrows.inquiry.accounts import ACCOUNTS, Account
 from narrows.reducers.expected import bubble_ms, bubble_share
 from narrows.reducers.expected_calls import by_call, num_steady
+from narrows.reducers.units import NS_PER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from narrows.reducers.ledger import Ledger
     from narrows.reducers.records import Run
 
-NS_PER_MS = 1e6
 PIPELINE_ROLE = "pp"
 MICROBATCHES = ("microbatches", "num_microbatches", "n_microbatches")
 CHUNKS = ("stages_per_rank", "virtual_pipeline_model_parallel_size")

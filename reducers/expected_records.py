@@ -21,8 +21,8 @@ from narrows.reducers.expected import (
     Measured,
     Shape,
     basis_of,
+    beside,
     exposed,
-    sent_a_step,
     shape_rows,
 )
 from narrows.reducers.expected_calls import (
@@ -35,6 +35,7 @@ from narrows.reducers.expected_calls import (
 from narrows.reducers.expected_pipeline import Pipeline, pipeline
 from narrows.reducers.ledger import Ledger
 from narrows.reducers.records import ABSENT, Run
+from narrows.reducers.units import NS_PER_MS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
     from narrows.reducers.records import F64, I64
     from narrows.reducers.scaling import Link
 
-NS_PER_MS = 1e6
-MOST_ROWS = 20
 WORTH = 0.01
 """An exposure or a bubble is flagged only where the excess is more than this share of the healthy step."""
 JOINED_NS = 50_000
@@ -64,13 +63,7 @@ def expected_beside(arms: Arms, link: Link | None = None) -> dict[str, Any]:
     basis = basis_of(measured[healthy], arms[healthy][0][0].manifest, link)
     rows = shape_rows(measured, basis)
     worth_ms = WORTH * fmean(_step_ms(ledger) for _, ledger in arms[healthy])
-    return {
-        "rows": rows[:MOST_ROWS],
-        "left_out": max(0, len(rows) - MOST_ROWS),
-        "sent": sent_a_step(rows),
-        "overlap": _overlap_rows(arms, basis, measured, worth_ms),
-        "bubble": _bubble(arms, worth_ms),
-    }
+    return beside(rows, _overlap_rows(arms, basis, measured, worth_ms), _bubble(arms, worth_ms))
 
 
 def _step_ms(ledger: Ledger) -> float:

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from narrows.reducers.expected import LOW, Measured, Shape, basis_of, known_op, sent_a_step, shape_rows
+from narrows.reducers.expected import LOW, Measured, Shape, basis_of, beside, known_op, shape_rows
 
 if TYPE_CHECKING:
     from narrows.reducers.trace_sides import Side
-
-MOST_ROWS = 20
 
 
 def expected_of_traces(sides: Mapping[str, Side]) -> dict[str, Any] | None:
@@ -25,14 +23,7 @@ def expected_of_traces(sides: Mapping[str, Side]) -> dict[str, Any] | None:
     if not all(measured.values()):
         return None
     rows = shape_rows(measured, basis_of(next(iter(measured.values())), {}))
-    nothing = {"why_not": "traces do not say which ranks form a pipeline group"}
-    return {
-        "rows": rows[:MOST_ROWS],
-        "left_out": max(0, len(rows) - MOST_ROWS),
-        "sent": sent_a_step(rows),
-        "overlap": [],
-        "bubble": nothing,
-    }
+    return beside(rows, [], {"why_not": "traces do not say which ranks form a pipeline group"})
 
 
 def _measured(side: Side) -> list[Measured]:

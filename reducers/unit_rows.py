@@ -17,7 +17,7 @@ from narrows.inquiry.findings import LEAST_STEPS
 from narrows.reducers import views
 from narrows.reducers.lateness import lateness
 from narrows.reducers.tail_windows import window_rows
-from narrows.reducers.units import Statistic, chosen_steps, unit_places, unit_records, work
+from narrows.reducers.units import NS_PER_MS, Statistic, chosen_steps, unit_places, unit_records, work
 from narrows.reducers.warmup import drift
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from narrows.reducers.views import View
 
 VIEWS = ("rank_mean", "critical_path", "least_waiting_rank")
-NS_PER_MS = 1e6
 
 
 def unit_rows(run: Run, ledger: Ledger, statistic: str, *, whole: bool) -> list[dict[str, Any]]:
