@@ -13,6 +13,7 @@ from narrows.flows.found import Found
 from narrows.flows.judging import judge
 from narrows.flows.launching import LaunchCancelledError, launch
 from narrows.flows.plan_files import jobs
+from narrows.flows.postmortem import import_figures_meanwhile
 from narrows.flows.session import Session
 from narrows.inquiry.codec import plain
 from narrows.inquiry.conclusion import conclude
@@ -101,6 +102,7 @@ def _launch(session: Session, step: Launch) -> None:
     where = f"{ranks} on {', '.join(experiment.placement.names)}"
     mode = experiment.mode.value.replace("_", " ")
     session.say(f"{step.rung.label}: {experiment.key}: {step.pairs} pairs of {arms}, {mode}, {where}")
+    import_figures_meanwhile()
     began_ns, began = time.time_ns(), time.monotonic()
 
     def device_hours() -> float:

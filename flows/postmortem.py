@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import textwrap
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from narrows.flows.claims_propose import propose_beside
-from narrows.templates.figures import data_uri, figure_paths, write_figures
 from narrows.templates.render import render_postmortem
 from narrows.templates.summary import summary_text
 from narrows.templates.view import postmortem_view
@@ -24,6 +25,16 @@ _CELL_END = re.compile(r"(?<!\\)\|")
 _LINKS_LEAD = "Every number links to the file that it came from."
 
 
+def import_figures_meanwhile() -> None:
+    """Imports what draws the pictures beside an experiment that starts, so that nobody waits for it at the end.
+
+    It takes half a second; the ranks take several to import torch, and measure nothing before.
+    """
+    threading.Thread(
+        target=importlib.import_module, args=("narrows.templates.figures",), daemon=True, name="import figures"
+    ).start()
+
+
 def view_of(session: Session) -> PostmortemView:
     """The postmortem as data, from the docket and the evidence as they are now."""
     return postmortem_view(session.case, session.docket, session.all_evidence(), session.directory)
@@ -31,6 +42,8 @@ def view_of(session: Session) -> PostmortemView:
 
 def write_postmortem(session: Session) -> list[str]:
     """Writes ``postmortem.md`` and ``figures/`` into the case's folder; returns the lines that sum it up."""
+    from narrows.templates.figures import write_figures
+
     view = view_of(session)
     write_figures(view, session.directory)
     proposal = propose_beside(session)
@@ -62,6 +75,8 @@ def shown(path: Path) -> str:
 
 def page(session: Session) -> str:
     """The postmortem with its pictures inside the text, for a page that cannot reach files; once it is written."""
+    from narrows.templates.figures import data_uri, figure_paths
+
     view = view_of(session)
     figures = {path.stem: data_uri(path) for path in figure_paths(view, session.directory)}
     text = render_postmortem(view, figures) + _claim_section(session, propose_beside(session))

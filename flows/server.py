@@ -258,7 +258,17 @@ def _start(folder: Path, note: Note) -> dict[str, Any]:
     log_path = folder / "server.log"
     with log_path.open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)],
+            [
+                sys.executable,
+                "-m",
+                "narrows.flows.server_process",
+                "server",
+                "start",
+                "--host",
+                "127.0.0.1",
+                "--port",
+                str(port),
+            ],
             env=server_environment(folder, url, os.environ),
             cwd=folder,  # away from the user's prefect.toml
             stdin=subprocess.DEVNULL,

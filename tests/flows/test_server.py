@@ -235,3 +235,47 @@ def test_every_task_run_is_on_record_before_the_server_may_be_stopped(narrows_se
     with get_client(sync_client=True) as client:
         runs = client.read_task_runs(flow_run_filter=run)
     assert [run.state.is_completed() for run in runs if run.state] == [True] * 60
+
+
+def test_a_transaction_that_reads_before_it_writes_is_never_refused_because_another_was_quicker(tmp_path: Path) -> None:
+    """Prefect's own way is refused in this order, and its client then waits 2 s."""
+    code = """
+import asyncio, sys
+import sqlalchemy as sa
+from prefect.server.database.configurations import AioSqliteConfiguration
+from narrows.flows.server_process import begin_as_writers
+
+async def refused():
+    config = AioSqliteConfiguration(connection_url=f"sqlite+aiosqlite:///{sys.argv[1]}")
+    engine = await config.engine()
+    first, second = await config.session(engine), await config.session(engine)
+    async with first, config.begin_transaction(first):
+        await first.execute(sa.text("CREATE TABLE IF NOT EXISTS numbers (number INTEGER)"))
+
+    async def other():
+        async with second, config.begin_transaction(second):
+            await second.execute(sa.text("INSERT INTO numbers VALUES (1)"))
+
+    third = await config.session(engine)
+    try:
+        async with third, config.begin_transaction(third):
+            await third.execute(sa.text("SELECT * FROM numbers"))
+            racing = asyncio.create_task(other())
+            await asyncio.sleep(0.2)
+            await third.execute(sa.text("INSERT INTO numbers VALUES (2)"))
+        await racing
+    except sa.exc.OperationalError:
+        await racing
+        return True
+    finally:
+        await engine.dispose()
+    return False
+
+as_prefect_does = asyncio.run(refused())
+begin_as_writers()
+print(as_prefect_does, asyncio.run(refused()))
+"""
+    words = [sys.executable, "-c", code, str(tmp_path / "numbers.db")]
+    environment = {"PATH": os.environ["PATH"], "PREFECT_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    assert done.stdout.split() == ["True", "False"], done.stderr
