@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from prefect.client.schemas.objects import ArtifactCollection
+    from prefect.client.schemas.objects import ArtifactCollection, FlowRun
     from rich.table import Table
 
 OPEN = ("registered", "running")
@@ -288,7 +288,16 @@ def label_run(verdict: str) -> None:
     if flow_run.id is None:
         raise ValueError("there is no flow run to label")
     with get_client(sync_client=True) as client:
-        run = client.read_flow_run(flow_run.id)
+        run = _subflow() or client.read_flow_run(flow_run.id)
         name = _CASE_ENDS.sub("", run.name)
         tags = [tag for tag in run.tags if not tag.startswith("verdict:")]
         client.update_flow_run(run.id, name=f"{name}: {verdict.upper()}", tags=[*tags, verdict_tag(verdict)])
+
+
+def _subflow() -> FlowRun | None:
+    """The current flow run where it is below another, as it began: nobody tags such a run meanwhile."""
+    from prefect.context import FlowRunContext
+
+    context = FlowRunContext.get()
+    run = context.flow_run if context is not None else None
+    return run if run is not None and run.parent_task_run_id is not None else None

@@ -158,6 +158,9 @@ def _arm(section: Section, arm: str, builtin: str | None, config: dict[str, Any]
     if arm == "healthy" and section.items.get(arm) == "historical":
         section.used.add(arm)
         return None
+    if arm == "healthy" and isinstance(section.items.get(arm), str) and not section.is_open(arm):
+        section.take(arm, lambda _v: False, "a mapping of the arm's settings, or the word historical")
+        return ArmSpec()
     if arm == "perturbed" and arm not in section.items:
         return None
     inside = section.section(arm, needed=arm != "perturbed")

@@ -106,7 +106,8 @@ def revalidate(
     """Run claims again whose driver, firmware, libraries or age changed: do they still hold?
 
     Each ends as holds, no longer reproduces, range moved, or inconclusive. The smallest experiment is registered
-    first and judged as in an investigation. Exit code 4 where something no longer holds, 3 undecided.
+    first and judged as in an investigation. Exit code 4 where something no longer holds, 2 where a claim's file could
+    not be read (the others are run), 3 undecided.
     """
     from narrows.flows import revalidating_command as commands
 

@@ -31,10 +31,10 @@ from narrows.flows.dead_runs import crash_dead_runs, docket_tag
 from narrows.flows.fingerprint import state_folder
 from narrows.flows.launching import LaunchCancelledError
 from narrows.flows.progress import Progress
-from narrows.flows.revalidating import Due, Revalidated, conclude, find_due, open_revalidation, perform
+from narrows.flows.revalidating import Due, Revalidated, conclude, find_due_or_damaged, open_revalidation, perform
 from narrows.flows.revalidating_nodes import nodes_of
 from narrows.flows.revalidating_pages import emit, put_up, show_claim
-from narrows.flows.revalidating_report import keep_report, rows_of, tell
+from narrows.flows.revalidating_report import damaged_rows, keep_report, rows_of, tell
 from narrows.flows.run_log import log, logged
 from narrows.flows.server import ServerHandle
 from narrows.flows.session import Session
@@ -55,11 +55,17 @@ SETTLED_AT_MOST = 20
 
 
 def run_on_board(
-    store: ClaimStore, found: Sequence[Due], progress: Progress, server: ServerHandle, *, approve_all: bool
+    store: ClaimStore,
+    found: Sequence[Due],
+    progress: Progress,
+    server: ServerHandle,
+    left_out: Sequence[dict[str, Any]],
+    *,
+    approve_all: bool,
 ) -> list[dict[str, Any]]:
     """The revalidation of ``found`` as a flow run on ``server``: its rows. Raises what ended it before its time."""
     given: dict[str, Any] = {"store": store, "found": found, "say": progress.say, "line": progress.line,
-                             "page": server.ui_url}  # fmt: skip
+                             "page": server.ui_url, "left_out": left_out}  # fmt: skip
     with server_needed(server.url, "the docket keeps what was found: give the same command again"):
         with put(_given, given), without_heartbeat():  # the pulse beats for it
             names = [one.claim.name for one in found if one.reasons]
@@ -98,8 +104,10 @@ def revalidate(
             store, place = store_at(Path(folder) if folder else None), Path(state) if state else None
             with store.held():
                 _come_to_rest(state_folder(place), settle_s)
-                found = find_due(store, claims or (), nodes_of(hosts=hosts or (), state=place), every=every)
-                return _revalidate(store, found, {"say": print}, reason, approve_all=approve_all)
+                nodes = nodes_of(hosts=hosts or (), state=place)
+                found, damaged = find_due_or_damaged(store, claims or (), nodes, every=every)
+                given = {"say": print, "left_out": damaged_rows(damaged)}
+                return _revalidate(store, found, given, reason, approve_all=approve_all)
         except NarrowsError as error:
             return Failed(message=str(error))
 
@@ -138,10 +146,13 @@ def _revalidate(
     tag_run([f"claim:{one.claim.name}" for one in found if one.reasons])
     ended = _settled_before(store, found)
 
-    def show(asking: Session | None = None) -> None:
-        put_up(rows_of(found, ended), reason, asking)
+    def all_rows() -> list[dict[str, Any]]:
+        return [*rows_of(found, ended), *given["left_out"]]
 
-    with _reported(store, found, ended, reason), CancelWatch.of_current_run() as watch:
+    def show(asking: Session | None = None) -> None:
+        put_up(all_rows(), reason, asking)
+
+    with _reported(store, all_rows, reason), CancelWatch.of_current_run() as watch:
         try:
             show()
             for one in found:
@@ -153,10 +164,12 @@ def _revalidate(
         except NarrowsError as error:
             given["error"] = error
             return ended_state(error, watch)
-    given["rows"] = rows = rows_of(found, ended)
+    given["rows"] = rows = all_rows()
     tell(store, rows, say)
     word = _worst([one.outcome for one in ended.values()])
     label_run(word)
+    if given["left_out"]:
+        return Failed(message=f"{counts(rows)}; " + "; ".join(row["problem"] for row in given["left_out"]))
     return Completed(name=word.capitalize(), message=counts(rows))
 
 
@@ -169,7 +182,7 @@ def _settled_before(store: ClaimStore, found: Sequence[Due]) -> dict[str, Revali
 
 
 @contextmanager
-def _reported(store: ClaimStore, found: Sequence[Due], ended: Mapping[str, Revalidated], reason: str) -> Iterator[None]:
+def _reported(store: ClaimStore, rows: Callable[[], Sequence[Mapping[str, Any]]], reason: str) -> Iterator[None]:
     """The report is kept however it ends; not where the run goes on in another process, once a person answered."""
     waits = False
     try:
@@ -179,7 +192,7 @@ def _reported(store: ClaimStore, found: Sequence[Due], ended: Mapping[str, Reval
         raise
     finally:
         if not waits:
-            keep_report(store, rows_of(found, ended), reason)
+            keep_report(store, rows(), reason)
 
 
 def _worst(outcomes: Sequence[Outcome]) -> str:

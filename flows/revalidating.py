@@ -18,7 +18,7 @@ from narrows.flows.session import Session
 from narrows.inquiry.claim import Claim, Metric, Outcome
 from narrows.inquiry.codec import plain
 from narrows.inquiry.docket import Docket, Kind
-from narrows.inquiry.errors import NarrowsError
+from narrows.inquiry.errors import CaseError, NarrowsError
 from narrows.inquiry.fingerprint import Fields
 from narrows.inquiry.hypotheses import ANALYSIS_VERSION
 from narrows.inquiry.revalidation import RANGE_KEYS, Reason, due, next_step, outcome, present_key
@@ -71,6 +71,22 @@ def find_due(
         unknown = tuple(host for host in claim.hosts if host not in nodes)
         found.append(Due(claim=claim, reasons=reasons, nodes=nodes, unknown=unknown))
     return found
+
+
+def find_due_or_damaged(
+    store: ClaimStore, names: Sequence[str], nodes_of: Callable[[Claim], Mapping[str, Fields]], *, every: bool
+) -> tuple[list[Due], dict[str, str]]:
+    """As ``find_due``; asked for all claims, what is wrong with one keeps no other from being run, and is told."""
+    if names:
+        return find_due(store, names, nodes_of, every=every), {}
+    found: list[Due] = []
+    damaged: dict[str, str] = {}
+    for name in store.names():
+        try:
+            found += find_due(store, [name], nodes_of, every=every)
+        except CaseError as error:
+            damaged[name] = "; ".join(error.places)
+    return found, damaged
 
 
 def held_entries(store: ClaimStore, claim: Claim) -> list[dict[str, Any]]:

@@ -10,12 +10,13 @@ from narrows.flows.approval import Answer, ApprovalRequest
 from narrows.flows.approval import ask as ask_person
 from narrows.flows.claims_store import ClaimStore, store_at
 from narrows.flows.commands import launcher_of, print_json
-from narrows.flows.exits import DONE, FOUND, INCONCLUSIVE
+from narrows.flows.exits import DONE, FOUND, INCONCLUSIVE, USAGE
 from narrows.flows.progress import Progress
-from narrows.flows.revalidating import Due, Revalidated, find_due, revalidate_one
+from narrows.flows.revalidating import Due, Revalidated, find_due_or_damaged, revalidate_one
 from narrows.flows.revalidating_nodes import nodes_of
-from narrows.flows.revalidating_report import keep_report, rows_of, tell
+from narrows.flows.revalidating_report import damaged_rows, keep_report, rows_of, tell
 from narrows.inquiry.claim import Claim, Outcome
+from narrows.inquiry.errors import CaseError
 from narrows.inquiry.steps import Ask
 from narrows.templates.revalidation import report_text
 
@@ -24,19 +25,26 @@ def revalidate(
     names: Sequence[str], *, claims: Path | None, hosts: Sequence[str], state: Path | None, run: Path | None,
     every: bool, yes: bool, no_ui: bool, as_json: bool,
 ) -> int:  # fmt: skip
-    """Runs the claims that are due again and prints the report; 0 where none moved, 4 where one did, 3 undecided."""
+    """Runs the claims that are due again and prints the report; 0 where none moved, 4 where one did, 2 where one
+    could not be read, 3 undecided."""
     store = store_at(claims)
+    if state is not None and not state.is_dir():
+        raise CaseError(f"--state {state}: there is no such folder; `narrows watch --once --state {state}` begins it")
     with Progress(quiet=as_json) as progress, store.held():
-        found = find_due(store, names, nodes_of(hosts=hosts, state=state, run=run), every=every)
+        nodes = nodes_of(hosts=hosts, state=state, run=run)
+        found, damaged = find_due_or_damaged(store, names, nodes, every=every)
+        left_out = damaged_rows(damaged)
+        for problem in damaged.values():
+            progress.say(f"left out: {problem}")
         for one in found:
             progress.say(_due_line(one))
         if no_ui or not any(one.reasons for one in found):
             ended = {one.claim.name: _plainly(store, one, progress, yes=yes) for one in found if one.reasons}
-            rows = rows_of(found, ended)
+            rows = [*rows_of(found, ended), *left_out]
             keep_report(store, rows, reason="the command line")
             tell(store, rows, progress.say)
         else:
-            rows = _with_board(store, found, progress, yes=yes)
+            rows = _with_board(store, found, progress, left_out, yes=yes)
     if as_json:
         print_json({"schema": 1, "claims": rows})
     else:
@@ -48,6 +56,8 @@ def exit_code(rows: Sequence[Mapping[str, Any]]) -> int:
     outcomes = {row["outcome"] for row in rows}
     if outcomes & {Outcome.GONE.value, Outcome.MOVED.value}:
         return FOUND
+    if any(row.get("problem") for row in rows):
+        return USAGE
     return INCONCLUSIVE if Outcome.INCONCLUSIVE.value in outcomes else DONE
 
 
@@ -72,13 +82,15 @@ def _asker(claim: Claim, progress: Progress, *, yes: bool) -> Callable[[Ask], An
     return ask
 
 
-def _with_board(store: ClaimStore, found: Sequence[Due], progress: Progress, *, yes: bool) -> list[dict[str, Any]]:
+def _with_board(
+    store: ClaimStore, found: Sequence[Due], progress: Progress, left_out: Sequence[dict[str, Any]], *, yes: bool
+) -> list[dict[str, Any]]:
     from narrows.flows.server import connected
 
     with connected(note=progress.say) as server:
         from narrows.flows.revalidate import run_on_board
 
-        return run_on_board(store, found, progress, server, approve_all=yes)
+        return run_on_board(store, found, progress, server, left_out, approve_all=yes)
 
 
 def serve(

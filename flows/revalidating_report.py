@@ -29,6 +29,14 @@ def rows_of(found: Sequence[Due], ended: Mapping[str, Revalidated]) -> list[dict
     return [_row(one, ended.get(one.claim.name)) for one in found]
 
 
+def damaged_rows(damaged: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The rows of claims that could not be read, so that the report over all claims leaves none out."""
+    return [
+        {"claim": name, "case": None, "outcome": None, "reasons": [], "problem": problem}
+        for name, problem in damaged.items()
+    ]
+
+
 def _row(one: Due, ended: Revalidated | None) -> dict[str, Any]:
     accepted = one.claim.range(Metric.EFFECT)
     assert accepted is not None

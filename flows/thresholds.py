@@ -27,7 +27,8 @@ def _read(path: Path) -> Mapping[str, object]:
     import yaml
 
     try:
-        found = yaml.safe_load(path.read_text())
+        text = path.read_text()
+        found, node = yaml.safe_load(text), yaml.compose(text, Loader=yaml.SafeLoader)
     except OSError as error:
         raise TraceError(f"{path}: the thresholds cannot be read: {in_words(error)}; give a YAML file") from None
     except (UnicodeDecodeError, yaml.YAMLError) as error:
@@ -36,4 +37,8 @@ def _read(path: Path) -> Mapping[str, object]:
         ) from None
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
         raise TraceError(f"{path}: expected a mapping of thresholds, as in flows/bottleneck.yaml")
+    entries = node.value if isinstance(node, yaml.MappingNode) else []
+    names = [str(key.value) for key, _ in entries]  # YAML's own reader keeps the last of two without a word
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise TraceError(f"{path}: {', '.join(twice)}: stands twice; keep one")
     return found

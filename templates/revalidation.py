@@ -17,6 +17,9 @@ NEXT = {
 }
 
 
+DAMAGED = "cannot be read"
+"""The word for a claim whose file has a problem; the others are run all the same."""
+
 _REASON_WIDTH = 36
 
 
@@ -34,7 +37,7 @@ def report_markdown(rows: Sequence[Row], day: str, reason: str, above: Sequence[
                 word(row),
                 found(row),
                 accepted(row),
-                _reasons(row) or "nothing changed",
+                _reasons(row) or ("" if row.get("problem") else "nothing changed"),
                 next_move(row),
             )
             for row in rows
@@ -43,6 +46,8 @@ def report_markdown(rows: Sequence[Row], day: str, reason: str, above: Sequence[
     for row in rows:
         if row["outcome"]:
             lines += ["", f"## {row['claim']}: {row['outcome']}", "", _sentence(row), "", *_links(row)]
+        if row.get("problem"):
+            lines += ["", f"{row['claim']}: {_cell(row['problem'])}"]
         if row.get("unknown"):
             lines += [
                 "",
@@ -80,6 +85,8 @@ def report_text(rows: Sequence[Row]) -> str:
     for row in rows:
         lines.append(f"{row['claim']:<{width}}  {word(row).upper():<20}  {found(row)}".rstrip())
         lines += [f"{'':<{width}}  {reason}" for reason in row["reasons"]]
+        if row.get("problem"):
+            lines.append(f"{'':<{width}}  {row['problem']}")
         if row.get("new_case"):
             lines.append(f"{'':<{width}}  new case: {row['new_case']}")
     return "\n".join([*lines, counts(rows)]) + "\n"
@@ -88,13 +95,15 @@ def report_text(rows: Sequence[Row]) -> str:
 def counts(rows: Sequence[Row]) -> str:
     """For example ``2 claims: 1 holds, 1 not due``."""
     words = [word(row) for row in rows]
-    order = (*(one.value for one in Outcome), "due", "not due")
+    order = (*(one.value for one in Outcome), "due", "not due", DAMAGED)
     shown = [f"{words.count(one)} {one}" for one in order if one in words]
     return f"{len(rows)} claim{'s' * (len(rows) != 1)}: {', '.join(shown) or 'none'}"
 
 
 def word(row: Row) -> str:
     """How the claim ended; ``due`` where it is to be run again and was not, or not yet."""
+    if row.get("problem"):
+        return DAMAGED
     return row["outcome"] or ("due" if row["reasons"] else "not due")
 
 
@@ -115,6 +124,8 @@ def accepted_range(low: float, high: float | None) -> str:
 
 
 def next_move(row: Row) -> str:
+    if row.get("problem"):
+        return "mend its file"
     return NEXT.get(row["outcome"] or "", "")
 
 

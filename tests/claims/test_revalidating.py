@@ -6,12 +6,15 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from narrows.flows import revalidating_command
 from narrows.flows.claims_links import cases_of, claims_of
 from narrows.flows.claims_store import ClaimStore
+from narrows.flows.exits import USAGE
 from narrows.flows.fingerprint import keep
 from narrows.flows.launching import Handle, LaunchPlan, LineSink
 from narrows.flows.local_launcher import LocalLauncher
@@ -19,6 +22,7 @@ from narrows.flows.revalidating import (
     Due,
     conclude,
     find_due,
+    find_due_or_damaged,
     open_revalidation,
     revalidate_one,
     settle,
@@ -81,6 +85,37 @@ def test_only_what_is_due_has_reasons_unless_all_are_asked_for(store: ClaimStore
     assert words == [[], ["asked for"], ["host.driver on n0: 550.54.15 -> 560"]]
     with pytest.raises(CaseError, match="no claim of this name is in force"):
         find_due(store, ("nobody",), nodes, every=False)
+
+
+def test_what_is_wrong_with_one_claim_keeps_no_other_from_being_run(
+    store: ClaimStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (store.folder / "broken.yaml").write_text("claim: broken\n")
+    (store.folder / "torn.yaml").write_text(PADDING.read_text().replace("claim: padding", "claim: torn"))
+    (store.folder / "history").mkdir()
+    (store.folder / "history" / "torn.jsonl").write_text("no record\n")
+    found, damaged = find_due_or_damaged(store, (), lambda _claim: {"n0": OLD}, every=False)
+    assert [one.claim.name for one in found] == ["padding"]
+    assert set(damaged) == {"broken", "torn"}
+    assert "broken.yaml:" in damaged["broken"]
+    assert "torn.jsonl, line 1" in damaged["torn"]
+
+    monkeypatch.setattr(revalidating_command, "launcher_of", Down)
+    given: dict[str, Any] = {"claims": store.folder, "hosts": (), "state": None, "run": None, "every": True}
+    code = revalidating_command.revalidate((), **given, yes=True, no_ui=True, as_json=False)
+    assert code == USAGE
+    shown = capsys.readouterr().out
+    assert "3 claims: 1 inconclusive, 2 cannot be read" in shown
+    (report,) = (store.workspace / "revalidations").glob("report-*.md")
+    assert "broken.yaml:" in report.read_text()
+    with pytest.raises(CaseError, match="broken"):
+        find_due_or_damaged(store, ("broken",), lambda _claim: {}, every=False)
+
+
+def test_a_folder_of_fingerprints_that_is_not_there_is_said(store: ClaimStore, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"claims": store.folder, "hosts": (), "run": None, "every": False}
+    with pytest.raises(CaseError, match=r"--state .*narrows watch"):
+        revalidating_command.revalidate((), **given, state=tmp_path / "nowhere", yes=True, no_ui=True, as_json=False)
 
 
 def test_a_revalidation_that_was_cut_short_is_continued_on_the_same_nodes_alone(store: ClaimStore, one: Due) -> None:

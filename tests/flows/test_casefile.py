@@ -94,6 +94,8 @@ def test_a_historical_healthy_run_is_named_so(folder: Path) -> None:
     case = load_case(write(folder, merged("workload", healthy="historical")))
     assert case.workload.kind is ArmKind.HISTORICAL
     assert case.workload.regressed.config == {"packing": "greedy"}
+    with pytest.raises(CaseError, match=r"workload.healthy: is 'historic'; expected .*or the word historical"):
+        load_case(write(folder, merged("workload", healthy="historic")))
 
 
 def test_an_own_script_takes_arguments_and_environment_and_restarts(folder: Path) -> None:

@@ -80,6 +80,7 @@ def test_a_users_thresholds_reach_the_label(tmp_path: Path, capsys: pytest.Captu
         ("- 1\n", "mapping"),
         ("idle_share: true\n", "idle_share: True"),
         ("version: 2\n", "version: 2"),
+        ("idle_share: 0.5\nidle_share: 0.1\n", "idle_share: stands twice"),
     ):
         limits.write_text(text)
         with pytest.raises(TraceError, match=said):
