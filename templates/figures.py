@@ -97,11 +97,11 @@ def _draw(path: Path, title: str, paint: Callable[[Figure, PostmortemView], None
     # A reader's own matplotlibrc must not change the pictures; the context puts it back.
     with rc_context(rc=_defaults()):
         figure = Figure(figsize=(WIDTH_IN, 4.0), dpi=DPI, facecolor="white", layout="constrained")
-        FigureCanvasAgg(figure)
+        canvas = FigureCanvasAgg(figure)
         paint(figure, view)
         lines = textwrap.fill(title, TITLE_CHARACTERS)
         figure.suptitle(lines, x=0.012, ha="left", fontsize=12.5, fontweight="bold")
-        figure.savefig(path, format="png", metadata={"Software": None})
+        canvas.print_png(path, metadata={"Software": None})  # savefig would lay out and draw all of it twice
 
 
 def _defaults() -> Any:

@@ -47,7 +47,7 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     case_file = demo.lay_out("packing", folder)
     case = yaml.safe_load(case_file.read_text())
     case["cluster"]["nodes"] = 1
-    case["judge"] |= {"steps": 14, "washout": 2, "soak_steps": 64}
+    case["judge"] |= {"steps": 26, "washout": 2, "soak_steps": 64}  # fewer leave the account open now and then
     case_file.write_text(yaml.safe_dump(case))
     facts = folder / "facts.json"
     facts.write_text(json.dumps(OLD))
