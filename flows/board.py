@@ -288,13 +288,13 @@ def label_run(verdict: str) -> None:
     if flow_run.id is None:
         raise ValueError("there is no flow run to label")
     with get_client(sync_client=True) as client:
-        run = _subflow() or client.read_flow_run(flow_run.id)
+        run = subflow_run() or client.read_flow_run(flow_run.id)
         name = _CASE_ENDS.sub("", run.name)
         tags = [tag for tag in run.tags if not tag.startswith("verdict:")]
         client.update_flow_run(run.id, name=f"{name}: {verdict.upper()}", tags=[*tags, verdict_tag(verdict)])
 
 
-def _subflow() -> FlowRun | None:
+def subflow_run() -> FlowRun | None:
     """The current flow run where it is below another, as it began: nobody tags such a run meanwhile."""
     from prefect.context import FlowRunContext
 

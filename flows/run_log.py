@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from prefect import get_run_logger
 from prefect.exceptions import MissingContextError
 
+from narrows.flows.board import subflow_run
+
 if TYPE_CHECKING:
     from narrows.flows.session import Session
 
@@ -45,11 +47,9 @@ def _logger() -> Callable[[str], None]:
 
 
 def _below_root() -> bool:
-    from prefect.context import FlowRunContext, TaskRunContext
+    from prefect.context import TaskRunContext
 
-    context = FlowRunContext.get()
-    within = context is not None and context.flow_run is not None and context.flow_run.parent_task_run_id is not None
-    return within or TaskRunContext.get() is not None
+    return subflow_run() is not None or TaskRunContext.get() is not None
 
 
 def _tee(say: Callable[[str], None]) -> Callable[[str], None]:

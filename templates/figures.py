@@ -101,7 +101,8 @@ def _draw(path: Path, title: str, paint: Callable[[Figure, PostmortemView], None
         paint(figure, view)
         lines = textwrap.fill(title, TITLE_CHARACTERS)
         figure.suptitle(lines, x=0.012, ha="left", fontsize=12.5, fontweight="bold")
-        canvas.print_png(path, metadata={"Software": None})  # savefig would lay out and draw all of it twice
+        # savefig would lay out and draw all of it twice
+        canvas.print_png(path, metadata={"Software": None})  # type: ignore[no-untyped-call]
 
 
 def _defaults() -> Any:
