@@ -256,19 +256,10 @@ def _start(folder: Path, note: Note) -> dict[str, Any]:
     port = _port(folder)
     url = f"http://127.0.0.1:{port}/api"
     log_path = folder / "server.log"
+    prefect = [sys.executable, "-m", "narrows.flows.server_process"]
     with log_path.open("ab") as log:
         process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "narrows.flows.server_process",
-                "server",
-                "start",
-                "--host",
-                "127.0.0.1",
-                "--port",
-                str(port),
-            ],
+            [*prefect, "server", "start", "--host", "127.0.0.1", "--port", str(port)],
             env=server_environment(folder, url, os.environ),
             cwd=folder,  # away from the user's prefect.toml
             stdin=subprocess.DEVNULL,

@@ -9,16 +9,15 @@ from typing import Any
 from narrows.inquiry.claim import Claim, Outcome
 
 Row = Mapping[str, Any]
+DAMAGED = "cannot be read"
+"""The word for a claim whose file has a problem; the others are run all the same."""
+
 NEXT = {
     Outcome.HOLDS.value: "nothing to do",
     Outcome.GONE.value: "try the job without the mitigation",
     Outcome.MOVED.value: "investigate the new case",
     Outcome.INCONCLUSIVE.value: "run it again on a quieter machine, or with more pairs",
 }
-
-
-DAMAGED = "cannot be read"
-"""The word for a claim whose file has a problem; the others are run all the same."""
 
 _REASON_WIDTH = 36
 
@@ -124,9 +123,7 @@ def accepted_range(low: float, high: float | None) -> str:
 
 
 def next_move(row: Row) -> str:
-    if row.get("problem"):
-        return "mend its file"
-    return NEXT.get(row["outcome"] or "", "")
+    return "mend its file" if row.get("problem") else NEXT.get(row["outcome"] or "", "")
 
 
 def in_force(claim: Claim) -> str:
