@@ -33,6 +33,11 @@ def _steady(compute_ms: float) -> Callable[[int, int], float]:
     return lambda _rank, _step: compute_ms
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Bytes name no test: what was packed a second ago has another name, and the workers must agree on all of them."""
+    return argname if isinstance(val, bytes) else None
+
+
 @dataclass(kw_only=True)
 class RecordedArm:
     """A run of data-parallel steps: input, forward, one blocking all-reduce, optimizer. Times in ms by (rank, step)."""
