@@ -31,13 +31,7 @@ LIMIT_PERCENT = 5.0
 TIMED = {
     "narrows.flows.engine": {"launch": "launches", "_reduce": "reducing", "judge": "judging"},
     "narrows.flows.commands": {"open_session": "opening", "write_postmortem": "postmortem"},
-    "narrows.flows.investigate": {
-        "judge": "judging",
-        "_put_up": "board",
-        "write_postmortem": "postmortem",
-        "page": "postmortem's page",
-        "label_run": "names of runs",
-    },
+    "narrows.flows.followed": {"write_postmortem": "postmortem", "_Follower.join": "the page's own end"},
     "narrows.flows.server": {"drain_workers": "last records", "await_records": "last records"},
 }
 """What is timed, by the module that calls it."""
@@ -81,7 +75,7 @@ def investigate(case_file: Path, how: str, result: Path) -> None:
     began = time.time()
     spent: dict[str, float] = {}
     for module, functions in TIMED.items():
-        if how == "prefect" or module not in ("narrows.flows.investigate", "narrows.flows.server"):
+        if how == "prefect" or module not in ("narrows.flows.followed", "narrows.flows.server"):
             for name, part in functions.items():
                 _time(importlib.import_module(module), name, part, spent)
     from narrows.flows import commands
@@ -98,8 +92,10 @@ def investigate(case_file: Path, how: str, result: Path) -> None:
 
 
 def _time(module: Any, name: str, part: str, spent: dict[str, float]) -> None:
-    """Makes the function ``name`` of ``module`` add its wall time to ``spent``."""
-    inner = getattr(module, name)
+    """Makes the function ``name`` of ``module``, or ``CLASS.name``, add its wall time to ``spent``."""
+    within, _, name = name.rpartition(".")
+    owner = getattr(module, within) if within else module
+    inner = getattr(owner, name)
 
     def outer(*args: Any, **kwargs: Any) -> Any:
         began = time.monotonic()
@@ -108,7 +104,7 @@ def _time(module: Any, name: str, part: str, spent: dict[str, float]) -> None:
         finally:
             spent[part] = spent.get(part, 0.0) + time.monotonic() - began
 
-    setattr(module, name, outer)
+    setattr(owner, name, outer)
 
 
 def play(case_file: Path, how: str, server_pid: int | None, environment: dict[str, str]) -> Measured:

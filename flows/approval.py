@@ -62,8 +62,11 @@ def ask(
     timeout_s: int = DAY_S,
     poll_s: float = _POLL_S,
     note: Note = print,
+    pause: Callable[[float], None] = time.sleep,
 ) -> Answer:
     """The decision on ``request``: from the Prefect page inside a flow run, else from the terminal.
+
+    ``pause`` waits so many seconds between two looks at the page; what it raises ends the question.
 
     Declined when nobody can be asked, nobody answers within ``timeout_s``, or the answer cannot be read. A deployed
     flow ends here and is started again once answered, so call it outside every other resource. Raises ``ValueError``
@@ -74,7 +77,7 @@ def ask(
     run = _flow_run()
     if run is None:
         return ask_terminal(request, sys.stdin, sys.stdout)
-    return _ask_flow_run(request, run, timeout_s, poll_s, note)
+    return _ask_flow_run(request, run, timeout_s, poll_s, note, pause)
 
 
 def ask_terminal(request: ApprovalRequest, stdin: TextIO, stdout: TextIO) -> Answer:
@@ -112,7 +115,9 @@ def _flow_run() -> FlowRun | None:
     return context.flow_run if context else None
 
 
-def _ask_flow_run(request: ApprovalRequest, run: FlowRun, timeout_s: int, poll_s: float, note: Note) -> Answer:
+def _ask_flow_run(
+    request: ApprovalRequest, run: FlowRun, timeout_s: int, poll_s: float, note: Note, pause: Callable[[float], None]
+) -> Answer:
     from narrows.flows.approval_form import LaunchApproval
 
     key = "gate-" + re.sub(r"[^a-z0-9]+", "-", request.key.lower()).strip("-")  # Prefect takes no other characters
@@ -125,7 +130,7 @@ def _ask_flow_run(request: ApprovalRequest, run: FlowRun, timeout_s: int, poll_s
 
     note(f"waiting for approval: {request.title} (Resume on the run's page, or `narrows approve {run.id}`)")
     with get_client(sync_client=True) as client:
-        return _Gate(client, run.id, form, timeout_s=timeout_s, poll_s=poll_s).ask(key)
+        return _Gate(client, run.id, form, timeout_s=timeout_s, poll_s=poll_s, pause=pause).ask(key)
 
 
 def _answer_of(given: Any) -> Answer:
@@ -141,9 +146,12 @@ class _Gate:
     on for its whole time-out, and a gate that was left by kill -9 could not be asked again under its key.
     """
 
-    def __init__(self, client: SyncPrefectClient, run_id: UUID, form: Any, *, timeout_s: int, poll_s: float) -> None:
+    def __init__(
+        self, client: SyncPrefectClient, run_id: UUID, form: Any,
+        *, timeout_s: int, poll_s: float, pause: Callable[[float], None],
+    ) -> None:  # fmt: skip
         self._client, self._run_id, self._form = client, run_id, form
-        self._timeout_s, self._poll_s = timeout_s, poll_s
+        self._timeout_s, self._poll_s, self._pause = timeout_s, poll_s, pause
 
     def ask(self, key: str) -> Answer:
         from prefect.input import keyset_from_paused_state
@@ -167,7 +175,7 @@ class _Gate:
     def _wait(self, keyset: Any) -> Answer:
         end = time.monotonic() + self._timeout_s
         while time.monotonic() < end:
-            time.sleep(min(self._poll_s, max(0.0, end - time.monotonic())))
+            self._pause(min(self._poll_s, max(0.0, end - time.monotonic())))
             state = self._state()
             if state is None or state.is_paused():
                 continue

@@ -64,9 +64,12 @@ def investigate(
     with Progress(quiet=as_json) as progress:
         session = open_session(case_file, launcher_of(), resume=resume, fresh=fresh)
         session.say, session.show_line = progress.say, progress.line
-        session.ask = _asker(session, yes=yes, progress=progress)
         try:
-            stop = _with_board(session, case_file, until, progress) if not no_ui else _plainly(session, until)
+            if no_ui:
+                session.ask = _asker(session, yes=yes, progress=progress)
+                stop = _plainly(session, until)
+            else:
+                stop = _with_board(session, case_file, until, progress, yes=yes)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"`narrows investigate {case_file} --resume` goes on from here") from None
     if as_json:
@@ -81,13 +84,12 @@ def _plainly(session: Session, until: Rung | None) -> Stop:
     return stop
 
 
-def _with_board(session: Session, case_file: Path, until: Rung | None, progress: Progress) -> Stop:
+def _with_board(session: Session, case_file: Path, until: Rung | None, progress: Progress, *, yes: bool) -> Stop:
+    from narrows.flows.followed import run_on_board
     from narrows.flows.server import connected
 
     with connected(note=progress.say) as server:
-        from narrows.flows.investigate import run_on_board
-
-        return run_on_board(session, case_file, until, server)
+        return run_on_board(session, case_file, until, server, approve_all=yes)
 
 
 def _asker(session: Session, *, yes: bool, progress: Progress) -> Callable[[Ask], Answer]:

@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from narrows.flows.approval import Decision
 from narrows.flows.found import Found
@@ -26,6 +26,9 @@ from narrows.inquiry.steps import Ask, Judge, Launch, Register, Skip, Step, Stop
 from narrows.reducers.curve_evidence import build_curves
 from narrows.reducers.evidence import ArmRuns, build_evidence, merge_evidence
 
+if TYPE_CHECKING:
+    from narrows.flows.feed import Feed
+
 
 def perform(session: Session, step: Step) -> None:
     """Does what ``step`` says and appends it to the docket. Raises ``LaunchCancelledError`` when told to cancel."""
@@ -44,16 +47,24 @@ def perform(session: Session, step: Step) -> None:
         finish(session, step)
 
 
-def run(session: Session, until: Rung | None = None) -> Stop:
-    """Takes steps until there are none left, or until the rung after ``until`` would begin."""
+def run(session: Session, until: Rung | None = None, feed: Feed | None = None) -> Stop:
+    """Takes steps until there are none left, or until the rung after ``until`` would begin; ``feed`` is told of each.
+
+    Raises what the feed raises instead of taking the next step.
+    """
     while True:
         step = next_step(session.case, session.docket)
+        if not isinstance(step, Stop) and until is not None and step.rung.number > until.number:
+            step = Stop(reason=StopReason.UNTIL)
+        if feed is not None:
+            feed.begins(step)
         if isinstance(step, Stop):
-            perform(session, step)
+            if step.reason is not StopReason.UNTIL:
+                perform(session, step)
             return step
-        if until is not None and step.rung.number > until.number:
-            return Stop(reason=StopReason.UNTIL)
         perform(session, step)
+        if feed is not None:
+            feed.did(step)
 
 
 def _register(session: Session, step: Register) -> None:
@@ -124,7 +135,11 @@ def _run_jobs(session: Session, step: Launch, folder: Path) -> dict[str, list[Pa
     for job in jobs(step.experiment, folder, first_pair=step.first_pair, pairs=step.pairs, base=session.base):
         if session.show_line is not None and len(job.runs) == 1:  # a script of the user's own may print nothing
             session.show_line(f"{step.experiment.key} pair {job.pairs[0] + 1}: {next(iter(job.runs))}")
-        launch(session.launcher, job.plan, on_line=session.show_line, cancelled=session.cancelled)
+        session.waits.set()
+        try:
+            launch(session.launcher, job.plan, on_line=session.show_line, cancelled=session.cancelled)
+        finally:
+            session.waits.clear()
         for arm, path in job.runs.items():
             found.setdefault(arm, []).append(path)
     return found

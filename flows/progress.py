@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from typing import Self, TextIO
 
@@ -18,13 +19,15 @@ class Progress:
         self._quiet = quiet
         self._shown = ""
         self._last = 0.0
+        self._lock = threading.RLock()  # whoever shows the investigation says things as well
 
     def say(self, text: str) -> None:
         """One line that stays."""
         if self._quiet:
             return
-        self.pause()
-        print(text, file=self._stream, flush=True)
+        with self._lock:
+            self.pause()
+            print(text, file=self._stream, flush=True)
 
     def line(self, text: str) -> None:
         """One line of the running program."""
@@ -38,14 +41,16 @@ class Progress:
 
     def pause(self) -> None:
         """Takes the replaced line away, before something else is printed."""
-        if self._shown:
-            print("\r" + " " * len(self._shown) + "\r", end="", file=self._stream, flush=True)
-            self._shown = ""
+        with self._lock:
+            if self._shown:
+                print("\r" + " " * len(self._shown) + "\r", end="", file=self._stream, flush=True)
+                self._shown = ""
 
     def _replace(self, text: str) -> None:
         shown = "    " + text.replace("\r", " ")[:110]
-        print("\r" + shown.ljust(len(self._shown)), end="", file=self._stream, flush=True)
-        self._shown = shown
+        with self._lock:
+            print("\r" + shown.ljust(len(self._shown)), end="", file=self._stream, flush=True)
+            self._shown = shown
 
     def __enter__(self) -> Self:
         return self

@@ -11,12 +11,10 @@ from prefect import get_run_logger
 from prefect.exceptions import MissingContextError
 
 from narrows.flows.board import subflow_run
+from narrows.flows.feed import LINE_EVERY_S
 
 if TYPE_CHECKING:
     from narrows.flows.session import Session
-
-SHOW_EVERY_S = 10.0
-"""A running experiment's own lines reach the server's log this often at most: each is a row in its database."""
 
 
 @contextmanager
@@ -27,7 +25,7 @@ def logged(session: Session) -> Iterator[None]:
     follow what goes on below it.
     """
     say, show_line = session.say, session.show_line
-    session.say, session.show_line = _tee(say), _thinned(show_line, _logger())
+    session.say, session.show_line = _tee(say), _thinned(show_line, line_log())
     try:
         yield
     finally:
@@ -37,6 +35,18 @@ def logged(session: Session) -> Iterator[None]:
 def log(text: str) -> None:
     """To the log of the current run alone; nothing outside of one."""
     _logger()(text)
+
+
+def line_log() -> Callable[[str], None]:
+    """To the log of the run that calls this, and of the run below it where it is used in one."""
+    above = _logger()
+
+    def both(text: str) -> None:
+        above(text)
+        if _below_root():
+            log(text)
+
+    return both
 
 
 def _logger() -> Callable[[str], None]:
@@ -60,17 +70,15 @@ def _tee(say: Callable[[str], None]) -> Callable[[str], None]:
     return both
 
 
-def _thinned(show_line: Callable[[str], None] | None, root: Callable[[str], None]) -> Callable[[str], None]:
+def _thinned(show_line: Callable[[str], None] | None, log_line: Callable[[str], None]) -> Callable[[str], None]:
     last = 0.0
 
     def show(text: str) -> None:
         nonlocal last
         if show_line is not None:
             show_line(text)
-        if time.monotonic() - last >= SHOW_EVERY_S:
+        if time.monotonic() - last >= LINE_EVERY_S:
             last = time.monotonic()
-            root(text)
-            if _below_root():
-                log(text)
+            log_line(text)
 
     return show

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -49,6 +50,8 @@ class Session:
     cancelled: Callable[[], bool] | None = None
     show_line: Say | None = None
     cache: dict[str, dict[str, Any]] = field(default_factory=dict)
+    waits: threading.Event = field(default_factory=threading.Event)
+    """Set while an experiment runs, or a person is asked, and this process has nothing else to do."""
 
     @property
     def state(self) -> State:

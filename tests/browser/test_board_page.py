@@ -119,7 +119,7 @@ def _investigated(
 ) -> Session:
     """The case, investigated on the server, with its one question answered from beside."""
     from narrows.flows.approval import waiting_runs
-    from narrows.flows.investigate import run_on_board
+    from narrows.flows.followed import run_on_board
 
     assert server.folder is not None
     monkeypatch.setenv("NARROWS_HOME", str(server.folder.parent))

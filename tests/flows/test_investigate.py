@@ -76,7 +76,7 @@ def opened(case_file: Path, **given: Any) -> Session:
 
 
 def climb(session: Session, case_file: Path, server: ServerHandle) -> StopReason:
-    from narrows.flows.investigate import run_on_board
+    from narrows.flows.followed import run_on_board
 
     return run_on_board(session, case_file, None, server).reason
 
@@ -125,6 +125,12 @@ def artifacts_of(run: Any) -> dict[str, str]:
     mine = ArtifactFilter.model_validate({"flow_run_id": {"any_": [str(run.id)]}})
     with get_client(sync_client=True) as client:
         return {str(one.key): str(one.data) for one in client.read_artifacts(artifact_filter=mine)}
+
+
+def board_of(session: Session) -> str:
+    """The board as it is now; nothing before the run has one."""
+    roots, _ = runs_of(session)
+    return artifacts_of(roots[0]).get(f"board-{session.case.name}", "") if roots else ""
 
 
 def docket_of(case_file: Path) -> Docket:
@@ -250,6 +256,7 @@ def test_a_cancelled_run_leaves_no_process_and_the_case_can_be_resumed(
 
     def cancel() -> None:
         assert wait_until(lambda: bool(processes_about(case_file.parent)), PATIENCE_S)
+        assert wait_until(lambda: "**running**" in board_of(session), PATIENCE_S)
         with get_client(sync_client=True) as client:
             client.set_flow_run_state(runs_of(session)[0][0].id, Cancelling())
 
@@ -268,6 +275,32 @@ def test_a_cancelled_run_leaves_no_process_and_the_case_can_be_resumed(
     assert [run.name.rpartition(": ")[0] for run in rungs][-10:] == LABELS
 
 
+@pytest.mark.parametrize("asked", [False, True], ids=["while a launch runs", "while a person is asked"])
+def test_ctrl_c_ends_the_command_and_its_run_at_once(case_file: Path, tmp_path: Path, asked: bool) -> None:
+    if asked:
+        change(case_file, budget={"device_hours": 1, "ask_above_device_hours": 0})
+    said = tmp_path / "said.txt"
+    with said.open("w") as stream:
+        command = subprocess.Popen(
+            [sys.executable, "-c", "from narrows.flows.cli import main; main()", "investigate", case_file.name],
+            cwd=case_file.parent, stdout=stream, stderr=stream, start_new_session=True,
+        )  # fmt: skip
+    try:
+        word = "waiting for approval" if asked else "follow it at"
+        assert wait_until(lambda: word in said.read_text(), PATIENCE_S), said.read_text()
+        command.send_signal(signal.SIGINT)
+        assert command.wait(PATIENCE_S) == 130
+    finally:
+        command.kill()
+        command.wait()
+    last = said.read_text().splitlines()[-1]
+    assert last == f"narrows: interrupted; `narrows investigate {case_file.name} --resume` goes on from here"
+    assert processes_about(case_file.parent) == []
+    roots, rungs = runs_of(opened(case_file, resume=True))
+    assert [run.state.name for run in roots] == ["Crashed"]
+    assert "Running" not in {run.state.name for run in rungs}
+
+
 def test_runs_that_a_killed_process_left_are_marked_as_crashed_when_the_case_is_resumed(
     case_file: Path, narrows_server: ServerHandle, tmp_path: Path
 ) -> None:
@@ -277,7 +310,8 @@ def test_runs_that_a_killed_process_left_are_marked_as_crashed_when_the_case_is_
             cwd=case_file.parent, stdout=said, stderr=said, start_new_session=True,
         )  # fmt: skip
     try:
-        assert wait_until(lambda: has_launched(case_file), PATIENCE_S), (tmp_path / "said.txt").read_text()
+        assert wait_until(lambda: "follow it at" in (tmp_path / "said.txt").read_text(), PATIENCE_S)
+        assert has_launched(case_file)  # only then has the page its turn
     finally:
         first.send_signal(signal.SIGKILL)
         first.wait()
