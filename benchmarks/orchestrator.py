@@ -143,7 +143,8 @@ def measure(case: str, folder: Path) -> list[Measured]:
     source = record(case, folder / "recorded")
     found = []
     home = folder / "home"
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    unlike_others = "PYTHONDONTWRITEBYTECODE"  # some machines set it, and each command would compile narrows again
+    plain = {name: one for name, one in os.environ.items() if not name.startswith("PREFECT_") and name != unlike_others}
     for how in ("plain", "prefect"):
         work = folder / how
         shutil.copytree(source.parent, work)

@@ -13,7 +13,7 @@ from narrows.flows.found import Found
 from narrows.flows.judging import judge
 from narrows.flows.launching import LaunchCancelledError, launch
 from narrows.flows.plan_files import jobs
-from narrows.flows.postmortem import import_figures_meanwhile
+from narrows.flows.postmortem import rehearse_meanwhile
 from narrows.flows.session import Session
 from narrows.inquiry.codec import plain
 from narrows.inquiry.conclusion import conclude
@@ -62,6 +62,8 @@ def run(session: Session, until: Rung | None = None, feed: Feed | None = None) -
             if step.reason is not StopReason.UNTIL:
                 perform(session, step)
             return step
+        if isinstance(step, Launch):
+            rehearse_meanwhile(session)
         perform(session, step)
         if feed is not None:
             feed.did(step)
@@ -113,7 +115,6 @@ def _launch(session: Session, step: Launch) -> None:
     where = f"{ranks} on {', '.join(experiment.placement.names)}"
     mode = experiment.mode.value.replace("_", " ")
     session.say(f"{step.rung.label}: {experiment.key}: {step.pairs} pairs of {arms}, {mode}, {where}")
-    import_figures_meanwhile()
     began_ns, began = time.time_ns(), time.monotonic()
 
     def device_hours() -> float:

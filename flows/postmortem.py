@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import textwrap
-import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from narrows.flows.claims_propose import propose_beside
-from narrows.templates.render import render_postmortem
-from narrows.templates.summary import summary_text
-from narrows.templates.view import postmortem_view
+from narrows.inquiry.docket import Docket
 
+# What only the end needs takes as long to import as all the rest: functions import it, the rehearsal before the others.
 if TYPE_CHECKING:
     from narrows.flows.session import Session
+    from narrows.inquiry.case import Case
+    from narrows.templates.figures import Drawn
     from narrows.templates.parts import PostmortemView
 
 _FILE_LINK = re.compile(r"(?<!!)\[([^\[\]]+)\]\((?![a-z]+:)[^()\s]*\)")
@@ -24,28 +23,61 @@ _STARTS_A_BLOCK = re.compile(r"[|>#<!-]|```|\d+\. ")
 _CELL_END = re.compile(r"(?<!\\)\|")
 _LINKS_LEAD = "Every number links to the file that it came from."
 
+_DRAWING = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pictures")
+"""The one thread that draws: matplotlib's settings belong to the whole process."""
+_REHEARSED: dict[Path, Future[dict[str, Drawn]]] = {}
+"""By the folder of the last case that was rehearsed, its pictures."""
 
-def import_figures_meanwhile() -> None:
-    """Imports what draws the pictures beside an experiment that starts, so that nobody waits for it at the end.
 
-    It takes half a second; the ranks take several to import torch, and measure nothing before.
+def rehearse_meanwhile(session: Session) -> None:
+    """Prepares the postmortem beside an experiment that starts, once a case, so that little is left to wait for.
+
+    Whoever draws and writes must be imported, compiled and given fonts, and most pictures of the given runs are
+    final already. It takes a second; the ranks take several to import torch, and measure nothing before.
     """
-    threading.Thread(
-        target=importlib.import_module, args=("narrows.templates.figures",), daemon=True, name="import figures"
-    ).start()
+    if session.directory in _REHEARSED:
+        return
+    _REHEARSED.clear()
+    so_far = Docket(session.docket.path, session.docket.entries)
+    _REHEARSED[session.directory] = _DRAWING.submit(
+        _rehearse, session.case, so_far, session.all_evidence(), session.directory
+    )
+
+
+def _rehearse(case: Case, docket: Docket, evidence: dict[str, Any], directory: Path) -> dict[str, Drawn]:
+    """The pictures of the postmortem as it would be now; its text is only tried out."""
+    from narrows.flows.claims_propose import propose_beside  # noqa: F401  # slow to import, and needed at the end
+    from narrows.templates.figures import draw_figures
+    from narrows.templates.render import render_postmortem
+    from narrows.templates.view import postmortem_view
+
+    view = postmortem_view(case, docket, evidence, directory)
+    render_postmortem(view)
+    return draw_figures(view)
+
+
+def _drawn_ahead(session: Session) -> dict[str, Drawn]:
+    """Waits for the rehearsal; what went wrong in it goes wrong again where it can be told."""
+    rehearsed = _REHEARSED.pop(session.directory, None)
+    return {} if rehearsed is None or rehearsed.exception() else rehearsed.result()
 
 
 def view_of(session: Session) -> PostmortemView:
     """The postmortem as data, from the docket and the evidence as they are now."""
+    from narrows.templates.view import postmortem_view
+
     return postmortem_view(session.case, session.docket, session.all_evidence(), session.directory)
 
 
 def write_postmortem(session: Session) -> list[str]:
     """Writes ``postmortem.md`` and ``figures/`` into the case's folder; returns the lines that sum it up."""
+    from narrows.flows.claims_propose import propose_beside
     from narrows.templates.figures import write_figures
+    from narrows.templates.render import render_postmortem
+    from narrows.templates.summary import summary_text
 
-    view = view_of(session)
-    write_figures(view, session.directory)
+    ahead, view = _drawn_ahead(session), view_of(session)
+    _DRAWING.submit(write_figures, view, session.directory, ahead).result()
     proposal = propose_beside(session)
     session.postmortem.write_text(render_postmortem(view) + _claim_section(session, proposal), encoding="utf-8")
     lines = summary_text(view, shown(session.postmortem)).splitlines()
@@ -75,7 +107,9 @@ def shown(path: Path) -> str:
 
 def page(session: Session) -> str:
     """The postmortem with its pictures inside the text, for a page that cannot reach files; once it is written."""
+    from narrows.flows.claims_propose import propose_beside
     from narrows.templates.figures import data_uri, figure_paths
+    from narrows.templates.render import render_postmortem
 
     view = view_of(session)
     figures = {path.stem: data_uri(path) for path in figure_paths(view, session.directory)}

@@ -14,10 +14,14 @@ from pathlib import PurePath
 from typing import Any
 
 SCHEMA = 1
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+"""What is plain already: nearly all that a large record holds."""
 
 
 def plain(value: Any) -> Any:
     """``value`` in dicts, lists, strings, numbers, booleans and None only; dataclasses by field name."""
+    if type(value) in _PLAIN:
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Enum):

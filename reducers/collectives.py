@@ -206,9 +206,9 @@ def _call_numbers(parts: _Parts) -> I64:
         key_W = key_W.copy()
         key_W[p2p_W] = _turns(parts, p2p_W, source_W[p2p_W], target_W[p2p_W])
         # A call is one (group, kind, source, target, key); collectives have no source or target.
-        number_W = _dense(group_W, p2p_W.astype(np.int64), source_W, target_W, key_W)
+        number_W = dense(group_W, p2p_W.astype(np.int64), source_W, target_W, key_W)
     else:
-        number_W = _dense(group_W, key_W)
+        number_W = dense(group_W, key_W)
     first_ns_C = np.full(int(number_W.max(initial=-1)) + 1, np.iinfo(np.int64).max)
     np.minimum.at(first_ns_C, number_W, enter_W)
     rank_of_C = np.empty(len(first_ns_C), dtype=np.int64)
@@ -216,7 +216,7 @@ def _call_numbers(parts: _Parts) -> I64:
     return rank_of_C[number_W]
 
 
-def _dense(*keys: I64) -> I64:
+def dense(*keys: I64) -> I64:
     """A number for each distinct combination, in the keys' order of precedence, without a gap."""
     number_W, size = np.zeros(len(keys[0]), dtype=np.int64), 1
     for key_W in keys:

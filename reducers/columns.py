@@ -28,6 +28,7 @@ _KNOWN_SPANS = frozenset(SPAN_ACCOUNTS) | {WAIT_SPAN}
 _Item = TypeVar("_Item", bound=np.generic)
 _USUAL = ("seq", "enter_ns", "end_ns", "payload_bytes", "step")
 """Of a collective: what nearly every line holds."""
+_NUMBERS = frozenset({int, float})
 _TOO_LONG = "it holds an integer of more than 64 bits"
 
 
@@ -284,7 +285,9 @@ def _readings(lines: Sequence[StepLine]) -> dict[str, F64]:
     for field in ("useful", "parts_us", "memory"):
         found = list(map(attrgetter(field), lines))
         for key in dict.fromkeys(chain.from_iterable(found)):
-            values = [_number(one.get(key)) for one in found]
+            values = [one.get(key) for one in found]
+            if not _NUMBERS.issuperset(map(type, values)):
+                values = [_number(value) for value in values]
             if values.count(None) < len(values):
                 columns[f"{field}.{key}"] = np.array(values, dtype=np.float64)  # None becomes NaN
     for field in ("loss", "grad_norm"):

@@ -62,8 +62,13 @@ def critical_path_ns(ledger: Ledger) -> I64:
         paths = _SegmentPaths(
             ledger, calls, joins, origin_ns=int(from_ns_S[step_Q[0]]), until_ns=int(to_ns_S[step_Q[-1]])
         )
-        ends_QA = paths.vectors(to_rank_S[step_Q], to_ns_S[step_Q])
-        starts_QA = paths.vectors(from_rank_S[step_Q], from_ns_S[step_Q])
+        ends_QA, starts_QA = np.split(
+            paths.vectors(
+                np.concatenate([to_rank_S[step_Q], from_rank_S[step_Q]]),
+                np.concatenate([to_ns_S[step_Q], from_ns_S[step_Q]]),
+            ),
+            2,
+        )
         path_SA[step_Q] = ends_QA - starts_QA
     return path_SA
 
@@ -163,7 +168,8 @@ class _SegmentPaths:
             joined[joined] = joins.time_ns_J[found[joined]] > self._origin_ns
             since_ns = np.full(len(here), self._origin_ns)
             since_ns[joined] = joins.time_ns_J[found[joined]]
-            gained_QA[here] = timeline.spent_ns(time_ns_Q[here]) - timeline.spent_ns(since_ns)
+            until_QA, since_QA = np.split(timeline.spent_ns(np.concatenate([time_ns_Q[here], since_ns])), 2)
+            gained_QA[here] = until_QA - since_QA
             call = joins.call_J[found[joined]]
             parent_Q[here[joined]] = call
             gained_QA[here[joined], _TRANSFER] += since_ns[joined] - self._arrival_ns_C[call]

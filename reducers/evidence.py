@@ -251,18 +251,18 @@ def _differences(evidence: dict[str, Any], names: list[str]) -> tuple[dict[str, 
         tables = [_one_unit(table, at) for at, table in enumerate(tables)]
     pairs: Pairs = form_pairs(tables[0], tables[1])
     table = pairs.differences
-
-    def column(name: str) -> list[float]:
-        return [float(one) for one in table[name]]
+    columns: dict[str, list[float]] = dict(zip(map(str, table.columns), table.to_numpy().T.tolist(), strict=True))
 
     def by_rank(kind: str) -> list[list[float]]:
-        return np.column_stack([column(f"{kind}:{at}") for at in range(ranks)]).tolist() if ranks and len(table) else []
+        if not ranks or not len(table):
+            return []
+        return [list(pair) for pair in zip(*(columns[f"{kind}:{at}"] for at in range(ranks)), strict=True)]
 
     found: dict[str, Any] = {
-        "step_ms": column("step_ms"),
-        "accounts": {view: {str(one): column(f"{view}:{one}") for one in ACCOUNTS} for view in VIEWS},
+        "step_ms": columns["step_ms"],
+        "accounts": {view: {str(one): columns[f"{view}:{one}"] for one in ACCOUNTS} for view in VIEWS},
         **{name: by_rank(kind) for kind, name in BY_RANK.items()},
-        **{name: column(name) for name in SHAPE if name in table and table[name].notna().all()},
+        **{name: columns[name] for name in SHAPE if name in columns and not np.isnan(columns[name]).any()},
     }
     return found, [int(one) for one in pairs.order]
 

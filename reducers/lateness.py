@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from scipy import sparse
 
-from narrows.reducers.collectives import within
+from narrows.reducers.collectives import dense, within
 from narrows.reducers.records import ABSENT
 
 if TYPE_CHECKING:
@@ -48,6 +47,8 @@ class Lateness:
     @property
     def wait_ms_RR(self) -> F64:  # noqa: N802  # the suffix is the shape
         """``[r, l]``: total ms that the rank in row r waited for the rank in row l (ties split)."""
+        from scipy import sparse  # slow to import, and few ask who waited for whom
+
         good_N, _ = _eligible(self.ledger)
         rows = self.ledger.collectives.rows
         shape = (len(self.ledger.collectives.calls), len(self.ledger.ranks))
@@ -62,13 +63,13 @@ def lateness(ledger: Ledger) -> Lateness:
     """Arrivals of all ranks at all matched collectives; empty where the run has none."""
     good_N, step_N = _eligible(ledger)
     rows, num_ranks = ledger.collectives.rows, len(ledger.ranks)
-    units = ledger.steps[["segment", "pair"]].drop_duplicates().sort_values(["segment", "pair"])
-    unit_of = pd.Series(np.arange(len(units)), index=pd.MultiIndex.from_frame(units))
-    unit_S = unit_of.reindex(pd.MultiIndex.from_frame(ledger.steps[["segment", "pair"]])).to_numpy(dtype=np.int64)
+    segment_S, pair_S = ledger.steps["segment"].to_numpy(), ledger.steps["pair"].to_numpy()
+    unit_S = dense(segment_S, pair_S)
+    _, first_U = np.unique(unit_S, return_index=True)
     cell_N = unit_S[step_N] * num_ranks + _places(ledger)[rows["rank"].to_numpy()[good_N]]
-    num = np.bincount(cell_N, minlength=len(units) * num_ranks)
+    num = np.bincount(cell_N, minlength=len(first_U) * num_ranks)
     cells = np.flatnonzero(num)
-    place = cells % num_ranks
+    place, unit = cells % num_ranks, first_U[cells // num_ranks]
 
     def mean_ms(name: str) -> F64:
         """Exact: sums of whole ns below 2**53."""
@@ -77,8 +78,8 @@ def lateness(ledger: Ledger) -> Lateness:
 
     by_rank = pd.DataFrame(
         {
-            "segment": units["segment"].to_numpy()[cells // num_ranks],
-            "pair": units["pair"].to_numpy()[cells // num_ranks],
+            "segment": segment_S[unit],
+            "pair": pair_S[unit],
             "rank": np.array(ledger.ranks, dtype=np.int64)[place],
             "host": [ledger.hosts[at] for at in place.tolist()],
             "calls": num[cells],

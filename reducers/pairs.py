@@ -109,21 +109,27 @@ def ran_together(healthy: pd.DataFrame, regressed: pd.DataFrame) -> str | None:
 
 
 def _clash(left: pd.DataFrame, right: pd.DataFrame) -> str | None:
-    units = pd.concat([left, right], ignore_index=True)
-    ordered = units.sort_values("started_ns", kind="stable").reset_index(drop=True)
-    starts = ordered["started_ns"].to_numpy(dtype=np.int64)
-    # A unit without a known end occupies its start alone.
-    ends = starts + 1
-    if "ended_ns" in ordered.columns:
-        known = ordered["ended_ns"].notna().to_numpy()
-        ends[known] = ordered.loc[known, "ended_ns"].to_numpy(dtype=np.int64)
+    starts = np.concatenate([table["started_ns"].to_numpy(dtype=np.int64) for table in (left, right)])
+    ends = np.concatenate([_ends(table) for table in (left, right)])
+    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[order], ends[order]
     latest = np.maximum.accumulate(ends)[:-1]
     shorter = np.minimum(ends[:-1] - starts[:-1], ends[1:] - starts[1:])
     clash = np.flatnonzero(latest - starts[1:] > np.floor(_OVERLAP * shorter))
     if not clash.size:
         return None
     row = int(clash[0])
+    ordered = pd.concat([left, right], ignore_index=True).iloc[order]
     return f"{_name(ordered, row + 1)} started while another unit ran (before it: {_name(ordered, row)})"
+
+
+def _ends(units: pd.DataFrame) -> npt.NDArray[np.int64]:
+    """A unit without a known end occupies its start alone."""
+    ends = units["started_ns"].to_numpy(dtype=np.int64) + 1
+    if "ended_ns" in units.columns:
+        known = units["ended_ns"].notna().to_numpy()
+        ends[known] = units["ended_ns"].to_numpy()[known].astype(np.int64)
+    return ends
 
 
 def _by_number(left: pd.DataFrame, right: pd.DataFrame) -> list[tuple[int, int]]:
@@ -137,14 +143,13 @@ def _by_number(left: pd.DataFrame, right: pd.DataFrame) -> list[tuple[int, int]]
 
 def _numbered(units: pd.DataFrame, by_launch: bool) -> dict[Hashable, int]:
     rows: dict[Hashable, int] = {}
-    for row in np.flatnonzero(units["pair"].notna().to_numpy()):
-        number = int(units["pair"].iloc[row])
-        key = (units["launch"].iloc[row], number) if by_launch else number
+    pairs, launches = units["pair"].tolist(), units["launch"].tolist() if by_launch else []
+    for row in np.flatnonzero(units["pair"].notna().to_numpy()).tolist():
+        number = int(pairs[row])
+        key = (launches[row], number) if by_launch else number
         if key in rows:
-            raise ValueError(
-                f"pair {number} holds {_name(units, rows[key])} and {_name(units, int(row))}; one is meant"
-            )
-        rows[key] = int(row)
+            raise ValueError(f"pair {number} holds {_name(units, rows[key])} and {_name(units, row)}; one is meant")
+        rows[key] = row
     return rows
 
 
@@ -172,22 +177,21 @@ def _leftovers(units: pd.DataFrame, used: Iterable[int]) -> tuple[str, ...]:
 
 
 def _measured(left: pd.DataFrame, right: pd.DataFrame) -> list[str]:
-    return [
-        str(name)
-        for name in left.columns
-        if name in right.columns
-        and name not in _NOT_MEASURED
-        and all(pd.api.types.is_numeric_dtype(table[name]) for table in (left, right))
-    ]
+    first, second = (
+        [str(name) for name, dtype in table.dtypes.items() if pd.api.types.is_numeric_dtype(dtype)]
+        for table in (left, right)
+    )
+    shared = set(second) - _NOT_MEASURED
+    return [name for name in first if name in shared]
 
 
 def _differences(
     left: pd.DataFrame, right: pd.DataFrame, matched: list[tuple[int, int]], names: list[str], dropped: tuple[str, ...]
 ) -> Pairs:
     rows = [h for h, _ in matched], [r for _, r in matched]
-    before = left.loc[rows[0], names].reset_index(drop=True).astype("float64")
-    after = right.loc[rows[1], names].reset_index(drop=True).astype("float64")
-    starts = left.loc[rows[0], "started_ns"].to_numpy(), right.loc[rows[1], "started_ns"].to_numpy()
+    before = left[names].take(rows[0]).reset_index(drop=True).astype("float64")
+    after = right[names].take(rows[1]).reset_index(drop=True).astype("float64")
+    starts = left["started_ns"].to_numpy()[rows[0]], right["started_ns"].to_numpy()[rows[1]]
     order = np.where(starts[0] < starts[1], 1, -1).astype(np.int64)
     return Pairs(healthy=before, regressed=after, differences=after - before, order=order, dropped=dropped)
 

@@ -15,13 +15,14 @@ from narrows.inquiry.accounts import ACCOUNTS
 from narrows.inquiry.errors import RunDirectoryError
 from narrows.inquiry.findings import LEAST_STEPS
 from narrows.reducers import views
+from narrows.reducers.collectives import dense
 from narrows.reducers.lateness import lateness
 from narrows.reducers.tail_windows import window_rows
-from narrows.reducers.units import NS_PER_MS, Statistic, chosen_steps, unit_places, unit_records, work
+from narrows.reducers.units import NS_PER_MS, Statistic, chosen_steps, unit_places, unit_records, work_records
 from narrows.reducers.warmup import drift
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from narrows.reducers.ledger import Ledger
     from narrows.reducers.records import F64, Run
@@ -41,7 +42,7 @@ def unit_rows(run: Run, ledger: Ledger, statistic: str, *, whole: bool) -> list[
     windows = window_rows(seen, places)
     frontier = tables["critical_path"]
     offset = _to_unix(run)
-    work_table, last = work(ledger), lateness(ledger).by_rank
+    works, arrivals = work_records(ledger, places), _by_segment(lateness(ledger).by_rank)
     services, local_RS = _group_services(ledger), views.local_time_RS(ledger)
     rows = []
     for index, base in enumerate(frontier):
@@ -50,6 +51,7 @@ def unit_rows(run: Run, ledger: Ledger, statistic: str, *, whole: bool) -> list[
                 f"{run.path}, segment {base['segment']}: {base['status']}; choose another statistic"
             )
         segment = base["segment"]
+        last = arrivals.get(segment, _NO_ARRIVALS)
         rows.append(
             {
                 "launch": str(base["launch"] or run.path.parent.name),
@@ -61,42 +63,62 @@ def unit_rows(run: Run, ledger: Ledger, statistic: str, *, whole: bool) -> list[
                 "steps": int(base["steps"]),
                 "step_ms": float(base["step_ms"]),
                 "accounts": {name: _account_row(table[index]) for name, table in tables.items()},
-                "last": _last_arrivals(last, segment),
-                "service_ms": _services(last, segment),
+                "last": {str(rank): share for rank, share in _pairs(last, "last_share") if share > 0},
+                "service_ms": {str(rank): round(service, 6) for rank, service in _pairs(last, "service_ms")},
                 "group_service_ms": _by_shape(run, services.get(segment, {}), int(base["steps"])),
-                "work": _work_row(work_table, index),
+                "work": _work_row(works[index]),
                 **_per_step(ledger, seen["critical_path"].step_ns_S, local_RS, segment, statistic, whole=whole),
                 "windows": windows[index],
-                "skew_ms": _skew(last, segment, int(base["steps"])),
+                "skew_ms": _skew(last, int(base["steps"])),
                 "coverage": None if math.isnan(ledger.coverage) else ledger.coverage,
             }
         )
     return rows
 
 
-def _last_arrivals(by_rank: pd.DataFrame, segment: int) -> dict[str, float]:
-    """The share of the unit's calls in which each rank arrived last; ranks that never did are left out."""
-    rows = by_rank[by_rank["segment"] == segment]
-    pairs = zip(rows["rank"].tolist(), rows["last_share"].tolist(), strict=True)
-    return {str(rank): float(share) for rank, share in pairs if share > 0}
+def _by_segment(by_rank: pd.DataFrame) -> dict[int, dict[str, list[Any]]]:
+    """The columns of ``by_rank``, whose rows are in order of the segment, for each segment by itself.
+
+    By rank: ``last_share``, of the unit's calls in which it arrived last; ``service_ms``, what a collective takes after
+    its last arrival; ``wait_ms`` of a call; ``calls``. Ranks without collectives are left out.
+    """
+    segments, first = np.unique(by_rank["segment"].to_numpy(), return_index=True)
+    columns = {name: np.split(by_rank[name].to_numpy(), first[1:]) for name in _NO_ARRIVALS}
+    return {
+        segment: {name: parts[at].tolist() for name, parts in columns.items()}
+        for at, segment in enumerate(segments.tolist())
+    }
 
 
-def _services(by_rank: pd.DataFrame, segment: int) -> dict[str, float]:
-    """What a collective of each rank takes after its last arrival, in ms; ranks without collectives are left out."""
-    rows = by_rank[by_rank["segment"] == segment]
-    pairs = zip(rows["rank"].tolist(), rows["service_ms"].tolist(), strict=True)
-    return {str(rank): round(float(service), 6) for rank, service in pairs}
+_NO_ARRIVALS: dict[str, list[Any]] = {"rank": [], "last_share": [], "service_ms": [], "wait_ms": [], "calls": []}
+
+
+def _pairs(last: Mapping[str, list[Any]], name: str) -> Iterable[tuple[int, float]]:
+    return zip(last["rank"], last[name], strict=True)
 
 
 def _group_services(ledger: Ledger) -> dict[int, dict[str, float]]:
     """By unit and group, what its matched collectives took after their last arrival, in ns over the steady steps."""
-    steady = ledger.steps.loc[~ledger.steps["warmup"], ["segment", "step"]]
-    calls = ledger.collectives.calls
-    calls = calls[calls["matched"] & ~calls["p2p"]].merge(steady, on=["segment", "step"])
-    sums = calls.groupby(["segment", calls["group"].astype(str)])["own_service_ns"].sum().reset_index()
+    steps, calls = ledger.steps, ledger.collectives.calls
+    columns = {
+        name: calls[name].to_numpy() for name in ("segment", "step", "group", "own_service_ns", "matched", "p2p")
+    }
+    num_steps, segment_S = len(steps), steps["segment"].to_numpy()
+    key_of = dense(
+        np.concatenate([segment_S, columns["segment"]]), np.concatenate([steps["step"].to_numpy(), columns["step"]])
+    )
+    steady = np.zeros(int(key_of.max(initial=-1)) + 1, dtype=np.bool_)
+    steady[key_of[:num_steps][~steps["warmup"].to_numpy(dtype=np.bool_)]] = True
+    chosen_C = steady[key_of[num_steps:]] & columns["matched"] & ~columns["p2p"]
+    code_C, groups = pd.factorize(columns["group"][chosen_C], sort=True)
+    segments, place_C = np.unique(columns["segment"][chosen_C], return_inverse=True)
+    cell_C = place_C * len(groups) + code_C
+    # Medians of whole ns are multiples of a half, so their sums are exact.
+    sums = np.bincount(cell_C, weights=columns["own_service_ns"][chosen_C])
     found: dict[int, dict[str, float]] = {}
-    for segment, group, service_ns in zip(sums["segment"], sums["group"], sums["own_service_ns"], strict=True):
-        found.setdefault(int(segment), {})[str(group)] = float(service_ns)
+    for cell in np.unique(cell_C).tolist():
+        segment, group = divmod(cell, len(groups))
+        found.setdefault(int(segments[segment]), {})[str(groups[group])] = float(sums[cell])
     return found
 
 
@@ -115,11 +137,10 @@ def _by_shape(run: Run, service_ns: Mapping[str, float], num_steps: int) -> dict
     return {shape: round(sum(values) / len(values), 6) for shape, values in sorted(by_shape.items())}
 
 
-def _skew(by_rank: pd.DataFrame, segment: int, num_steps: int) -> dict[str, float]:
+def _skew(last: Mapping[str, list[Any]], num_steps: int) -> dict[str, float]:
     """By rank, ms a step that it waited in collectives for the last one to arrive."""
-    rows = by_rank[by_rank["segment"] == segment]
-    waits = (rows["wait_ms"] * rows["calls"] / num_steps).tolist()
-    return {str(rank): round(float(wait), 6) for rank, wait in zip(rows["rank"].tolist(), waits, strict=True)}
+    waits = zip(last["rank"], last["wait_ms"], last["calls"], strict=True)
+    return {str(rank): round(wait_ms * calls / num_steps, 6) for rank, wait_ms, calls in waits}
 
 
 def _views(ledger: Ledger) -> dict[str, View]:
@@ -134,8 +155,7 @@ def _account_row(row: Mapping[str, float]) -> dict[str, float]:
     return {name: float(row[name]) for name in (*map(str, ACCOUNTS), "hidden")}
 
 
-def _work_row(table: pd.DataFrame, index: int) -> dict[str, float]:
-    row = {str(name): value for name, value in table.iloc[index].to_dict().items()}
+def _work_row(row: Mapping[str, Any]) -> dict[str, float]:
     return {
         name: float(value)
         for name, value in row.items()

@@ -99,10 +99,15 @@ def work(ledger: Ledger) -> pd.DataFrame:
     over steps; and ``payload_bytes_sum`` and ``collectives_sum``, what all ranks handed to collectives. NaN where a
     rank or step did not record the counter.
     """
+    return _table(work_records(ledger, unit_places(ledger)))
+
+
+def work_records(ledger: Ledger, places: Sequence[Place]) -> list[dict[str, Any]]:
+    """The rows of ``work`` as they are, for callers that have the places."""
     counters = {name.removeprefix("useful."): name for name in ledger.readings_RS if name.startswith("useful.")}
     payload_S, calls_S = _communication(ledger)
     rows = []
-    for identity, steady_T in unit_places(ledger):
+    for identity, steady_T in places:
         row = dict(identity)
         for short, name in sorted(counters.items()):
             values_RT = ledger.readings_RS[name][:, steady_T]
@@ -112,7 +117,7 @@ def work(ledger: Ledger) -> pd.DataFrame:
         row["payload_bytes_sum"] = _mean(payload_S[steady_T])
         row["collectives_sum"] = _mean(calls_S[steady_T])
         rows.append(row)
-    return _table(rows)
+    return rows
 
 
 def unit_places(ledger: Ledger) -> list[Place]:

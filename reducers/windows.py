@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from narrows.inquiry.errors import RunDirectoryError
+from narrows.reducers.collectives import dense
 from narrows.reducers.records import ABSENT, Loss, LossKind
 
 if TYPE_CHECKING:
@@ -54,28 +55,22 @@ def common_windows(run: Run, collectives: Collectives, rows_of: Mapping[int, I64
     ranks = tuple(rank for rank, records in run.ranks.items() if len(records.steps))
     if not ranks:
         raise RunDirectoryError(f"{run.path}: no rank finished a step; run it for longer, or leave it out")
-    records = _all_records(run, ranks)
+    records = _Records.of(run, ranks)
     complete_K = _complete(records, _missing_segments(run, ranks, collectives, rows_of))
-    losses = _incomplete(records[~complete_K])
-    kept = records[complete_K]
-    _check_agreement(run, kept)
-    keyed = kept.groupby(["segment", "step"], as_index=False)
-    steps = keyed.first().assign(warmup=keyed["warmup"].any()["warmup"])
-    steps = steps.sort_values("start_ns", kind="stable").reset_index(drop=True)
-    place = pd.Series(np.arange(len(steps)), index=pd.MultiIndex.from_frame(steps[["segment", "step"]]))
-    step_K = place.reindex(pd.MultiIndex.from_frame(kept[["segment", "step"]])).to_numpy(dtype=np.int64)
-    at_K = kept["at"].to_numpy()
+    losses = _incomplete(records.only(~complete_K))
+    kept = records.only(complete_K)
+    steps, step_K = _steps(run, kept)
     shape = (len(ranks), len(steps))
     start_ns_RS, end_ns_RS = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
     present_RS = np.zeros(shape, dtype=np.bool_)
-    present_RS[at_K, step_K] = True
-    start_ns_RS[at_K, step_K] = kept["start_ns"]
-    end_ns_RS[at_K, step_K] = kept["end_ns"]
+    present_RS[kept.at_K, step_K] = True
+    start_ns_RS[kept.at_K, step_K] = kept.start_ns_K
+    end_ns_RS[kept.at_K, step_K] = kept.end_ns_K
     _check_order(run, ranks, present_RS, start_ns_RS)
     return Windows(
         ranks=ranks,
         idle=tuple(rank for rank in run.ranks if rank not in ranks),
-        steps=steps[["step", "segment", "pair", "batch", "warmup"]],
+        steps=steps,
         present_RS=present_RS,
         start_ns_RS=start_ns_RS,
         end_ns_RS=end_ns_RS,
@@ -84,23 +79,48 @@ def common_windows(run: Run, collectives: Collectives, rows_of: Mapping[int, I64
     )
 
 
-def _all_records(run: Run, ranks: tuple[int, ...]) -> pd.DataFrame:
-    frames = []
-    for at, rank in enumerate(ranks):
-        steps = run.ranks[rank].steps
-        columns = {
-            "at": np.full(len(steps), at),
-            "record": np.arange(len(steps)),
-            "segment": steps.segment_N,
-            "step": steps.step_N,
-            "pair": steps.pair_N,
-            "batch": steps.batch_N,
-            "warmup": steps.warmup_N,
-            "start_ns": steps.start_ns_N,
-            "end_ns": steps.end_ns_N,
-        }
-        frames.append(pd.DataFrame(columns))
-    return pd.concat(frames, ignore_index=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Records:
+    """The step records of all ranks one after the other: ``at_K`` is the rank's row, ``record_K`` its own count."""
+
+    at_K: I64
+    record_K: I64
+    segment_K: I64
+    step_K: I64
+    pair_K: I64
+    batch_K: I64
+    warmup_K: Bool
+    start_ns_K: I64
+    end_ns_K: I64
+
+    @classmethod
+    def of(cls, run: Run, ranks: tuple[int, ...]) -> _Records:
+        written = [run.ranks[rank].steps for rank in ranks]
+        columns = ("segment", "step", "pair", "batch", "warmup", "start_ns", "end_ns")
+        return cls(
+            at_K=np.repeat(np.arange(len(written)), [len(steps) for steps in written]),
+            record_K=np.concatenate([np.arange(len(steps)) for steps in written]),
+            **{f"{name}_K": np.concatenate([getattr(steps, f"{name}_N") for steps in written]) for name in columns},
+        )
+
+    def only(self, chosen_K: Bool) -> _Records:
+        return _Records(**{name: getattr(self, name)[chosen_K] for name in _Records.__slots__})
+
+
+def _steps(run: Run, kept: _Records) -> tuple[pd.DataFrame, I64]:
+    """The table of steps in order of the lowest rank's start, and the row in it of each record."""
+    key_K = dense(kept.segment_K, kept.step_K)
+    _, first_S = np.unique(key_K, return_index=True)
+    _check_agreement(run, kept, key_K, first_S)
+    order = np.argsort(kept.start_ns_K[first_S], kind="stable")
+    row_of_key = np.empty(len(order), dtype=np.int64)
+    row_of_key[order] = np.arange(len(order))
+    step_K = row_of_key[key_K]
+    first_S = first_S[order]
+    columns = {name: getattr(kept, f"{name}_K")[first_S] for name in ("step", "segment", "pair", "batch")}
+    warmup_S = np.zeros(len(order), dtype=np.bool_)
+    warmup_S[step_K[kept.warmup_K]] = True  # where any rank says so
+    return pd.DataFrame(columns | {"warmup": warmup_S}), step_K
 
 
 def _missing_segments(
@@ -140,33 +160,37 @@ def _groups_used(
     return used
 
 
-def _complete(records: pd.DataFrame, missing_segments: set[int]) -> Bool:
-    num_taking_part = records.groupby("segment")["at"].transform("nunique")
-    num_having_it = records.groupby(["segment", "step"])["at"].transform("nunique")
-    complete = (num_taking_part == num_having_it) & ~records["segment"].isin(missing_segments)
-    return complete.to_numpy(dtype=np.bool_)
+def _complete(records: _Records, missing_segments: set[int]) -> Bool:
+    """Which records are of a step that as many ranks have as have any step of its segment."""
+    taking_part_K = _num_ranks(dense(records.segment_K), records.at_K)
+    having_it_K = _num_ranks(dense(records.segment_K, records.step_K), records.at_K)
+    complete_K: Bool = (taking_part_K == having_it_K) & ~np.isin(records.segment_K, list(missing_segments))
+    return complete_K
 
 
-def _incomplete(dropped: pd.DataFrame) -> list[Loss]:
-    steps = dropped[["segment", "step"]].drop_duplicates()
-    return [
-        Loss(
-            kind=LossKind.INCOMPLETE_STEP,
-            place="ranks",
-            count=len(group),
-            detail=f"segment {segment}: from step {group['step'].min()}; dropped for all ranks",
-        )
-        for segment, group in steps.groupby("segment")
-    ]
+def _num_ranks(key_K: I64, at_K: I64) -> I64:
+    """How many ranks have a record of the same key."""
+    _, first = np.unique(dense(key_K, at_K), return_index=True)
+    return np.bincount(key_K[first])[key_K]
 
 
-def _check_agreement(run: Run, kept: pd.DataFrame) -> None:
-    num_pairs = kept.groupby(["segment", "step"])["pair"].nunique()
-    differing = num_pairs.index[num_pairs > 1]
+def _incomplete(dropped: _Records) -> list[Loss]:
+    _, first = np.unique(dense(dropped.segment_K, dropped.step_K), return_index=True)
+    segment_D, step_D = dropped.segment_K[first], dropped.step_K[first]
+    losses = []
+    for segment in np.unique(segment_D).tolist():
+        own = step_D[segment_D == segment]
+        detail = f"segment {segment}: from step {own.min()}; dropped for all ranks"
+        losses.append(Loss(kind=LossKind.INCOMPLETE_STEP, place="ranks", count=len(own), detail=detail))
+    return losses
+
+
+def _check_agreement(run: Run, kept: _Records, key_K: I64, first_S: I64) -> None:
+    differing = key_K[kept.pair_K != kept.pair_K[first_S][key_K]]
     if len(differing):
-        segment, step = differing[0]
+        at = first_S[differing.min()]
         raise RunDirectoryError(
-            f"{run.path}: ranks disagree on the pair of step {step} of segment {segment}; "
+            f"{run.path}: ranks disagree on the pair of step {kept.step_K[at]} of segment {kept.segment_K[at]}; "
             "these are not ranks of one run: read them as separate runs"
         )
 
@@ -177,16 +201,13 @@ def _check_order(run: Run, ranks: tuple[int, ...], present_RS: Bool, start_ns_RS
             raise RunDirectoryError(f"{run.path}: rank {rank} played its steps in another order than rank {ranks[0]}")
 
 
-def _readings(
-    run: Run, ranks: tuple[int, ...], kept: pd.DataFrame, step_K: I64, shape: tuple[int, int]
-) -> dict[str, F64]:
+def _readings(run: Run, ranks: tuple[int, ...], kept: _Records, step_K: I64, shape: tuple[int, int]) -> dict[str, F64]:
     readings_RS: dict[str, F64] = {}
-    at_K, record_K = kept["at"].to_numpy(), kept["record"].to_numpy()
-    bounds = np.searchsorted(at_K, np.arange(len(ranks) + 1)).tolist()  # records are in order of rank
+    bounds = np.searchsorted(kept.at_K, np.arange(len(ranks) + 1)).tolist()  # records are in order of rank
     for at, rank in enumerate(ranks):
         mine_K = slice(bounds[at], bounds[at + 1])
         for name, column in run.ranks[rank].steps.readings.items():
             if name not in readings_RS:
                 readings_RS[name] = np.full(shape, np.nan)
-            readings_RS[name][at, step_K[mine_K]] = column[record_K[mine_K]]
+            readings_RS[name][at, step_K[mine_K]] = column[kept.record_K[mine_K]]
     return readings_RS

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import base64
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +23,7 @@ from matplotlib.patches import Patch
 
 from narrows.inquiry.accounts import ACCOUNTS
 from narrows.templates.numbers import fixed, significant
-from narrows.templates.parts import Arrivals, Bars, Distribution, PostmortemView, ScopePoint, arm_words
+from narrows.templates.parts import Arrivals, Bars, Distribution, Picture, PostmortemView, ScopePoint, arm_words
 
 FOLDER = "figures"
 DPI = 110
@@ -71,12 +73,33 @@ _STYLE: dict[str, Any] = {
 }
 
 
-def write_figures(view: PostmortemView, directory: Path) -> list[Path]:
-    """Draws every picture of ``view`` into ``directory/figures`` and returns their paths, in the view's order."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """The bytes of a PNG file, and all that it shows: the same ``picture`` and ``part`` give the same bytes."""
+
+    picture: Picture
+    part: Any
+    png: bytes
+
+
+def draw_figures(view: PostmortemView, ahead: Mapping[str, Drawn] | None = None) -> dict[str, Drawn]:
+    """Every picture of ``view`` by its name; what was drawn ``ahead`` and would look the same is not drawn again."""
+    found = {}
+    for picture in view.pictures:
+        part_of, paint = _PAINTERS[picture.name]
+        part, known = part_of(view), (ahead or {}).get(picture.name)
+        if known is None or (known.picture, known.part) != (picture, part):
+            known = Drawn(picture=picture, part=part, png=_png(picture.alt, paint, part))
+        found[picture.name] = known
+    return found
+
+
+def write_figures(view: PostmortemView, directory: Path, ahead: Mapping[str, Drawn] | None = None) -> list[Path]:
+    """Puts every picture of ``view`` into ``directory/figures`` and returns their paths, in the view's order."""
     paths = figure_paths(view, directory)
-    for picture, path in zip(view.pictures, paths, strict=True):
+    for drawn, path in zip(draw_figures(view, ahead).values(), paths, strict=True):
         path.parent.mkdir(parents=True, exist_ok=True)
-        _draw(path, picture.alt, _PAINTERS[picture.name], view)
+        path.write_bytes(drawn.png)
     return paths
 
 
@@ -93,16 +116,18 @@ def data_uri(path: Path) -> str:
     return "data:image/png;base64," + base64.b64encode(data).decode("ascii")
 
 
-def _draw(path: Path, title: str, paint: Callable[[Figure, PostmortemView], None], view: PostmortemView) -> None:
+def _png(title: str, paint: Callable[[Figure, Any], None], part: Any) -> bytes:
     # A reader's own matplotlibrc must not change the pictures; the context puts it back.
     with rc_context(rc=_defaults()):
         figure = Figure(figsize=(WIDTH_IN, 4.0), dpi=DPI, facecolor="white", layout="constrained")
         canvas = FigureCanvasAgg(figure)
-        paint(figure, view)
+        paint(figure, part)
         lines = textwrap.fill(title, TITLE_CHARACTERS)
         figure.suptitle(lines, x=0.012, ha="left", fontsize=12.5, fontweight="bold")
+        data = BytesIO()
         # savefig would lay out and draw all of it twice
-        canvas.print_png(path, metadata={"Software": None})  # type: ignore[no-untyped-call]
+        canvas.print_png(data, metadata={"Software": None})  # type: ignore[no-untyped-call]
+        return data.getvalue()
 
 
 def _defaults() -> Any:
@@ -121,14 +146,6 @@ def _dash(arm: str) -> Dash:
 
 def _colour(arm: str) -> str:
     return ARM_COLOURS.get(arm, GREY)
-
-
-def _paint_accounts(figure: Figure, view: PostmortemView) -> None:
-    _paint_bars(figure, view.bars[0])
-
-
-def _paint_proof(figure: Figure, view: PostmortemView) -> None:
-    _paint_bars(figure, view.bars[1])
 
 
 def _paint_bars(figure: Figure, bars: Bars) -> None:
@@ -183,9 +200,8 @@ def _shown_accounts(bars: Bars) -> list[str]:
     return wide or names[:1]
 
 
-def _paint_ecdf(figure: Figure, view: PostmortemView) -> None:
+def _paint_ecdf(figure: Figure, shown: tuple[Distribution, ...]) -> None:
     """The share of steps that took no longer than a time, for each arm; one panel a comparison."""
-    shown = view.distributions
     _size(figure, 3.9)
     panels = figure.subplots(1, len(shown), squeeze=False, sharey=True)[0]
     for axes, one in zip(panels, shown, strict=True):
@@ -230,9 +246,8 @@ def _central(one: Distribution) -> tuple[float, float]:
     return low - margin, last + margin
 
 
-def _paint_scopes(figure: Figure, view: PostmortemView) -> None:
+def _paint_scopes(figure: Figure, points: tuple[ScopePoint, ...]) -> None:
     """Each scope's pairs, mean and interval over the predicted range, with the bound that would have rejected it."""
-    points = view.scopes
     _size(figure, 2.1 + 0.62 * len(points))
     axes = figure.subplots()
     for index, point in enumerate(points):
@@ -272,10 +287,8 @@ def _scope_legend(figure: Figure) -> None:
     figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=9, columnspacing=1.2)
 
 
-def _paint_arrivals(figure: Figure, view: PostmortemView) -> None:
+def _paint_arrivals(figure: Figure, arrivals: Arrivals) -> None:
     """Each rank's share of last arrivals, both arms side by side, with the share that chance would give."""
-    arrivals = view.arrivals
-    assert arrivals is not None
     _size(figure, 3.6)
     axes = figure.subplots()
     _paint_shares(axes, arrivals)
@@ -305,10 +318,11 @@ def _paint_shares(axes: Axes, arrivals: Arrivals) -> None:
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=10)
 
 
-_PAINTERS: dict[str, Callable[[Figure, PostmortemView], None]] = {
-    "accounts": _paint_accounts,
-    "proof": _paint_proof,
-    "ecdf": _paint_ecdf,
-    "scopes": _paint_scopes,
-    "arrivals": _paint_arrivals,
+_PAINTERS: dict[str, tuple[Callable[[PostmortemView], Any], Callable[[Figure, Any], None]]] = {
+    "accounts": (lambda view: view.bars[0], _paint_bars),
+    "proof": (lambda view: view.bars[1], _paint_bars),
+    "ecdf": (lambda view: view.distributions, _paint_ecdf),
+    "scopes": (lambda view: view.scopes, _paint_scopes),
+    "arrivals": (lambda view: view.arrivals, _paint_arrivals),
 }
+"""By the picture's name, the part of the view that it shows, and how that is drawn."""

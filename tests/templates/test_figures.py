@@ -11,7 +11,7 @@ import pytest
 import synthetic_cases as cases
 from matplotlib.image import imread
 
-from narrows.templates.figures import data_uri, write_figures
+from narrows.templates.figures import data_uri, draw_figures, write_figures
 from narrows.templates.parts import PostmortemView
 from narrows.templates.view import postmortem_view
 
@@ -73,6 +73,19 @@ def test_drawing_leaves_matplotlib_as_it_was(tmp_path: Path) -> None:
 
     assert dict(mpl.rcParams) == before
     assert dark == light, "a reader's own settings change nothing"
+
+
+def test_of_what_was_drawn_ahead_only_that_is_drawn_again_which_shows_something_else() -> None:
+    played = cases.nothing()
+    ahead = draw_figures(view_of(played))
+    changed = copy.deepcopy(played)
+    changed.evidence["given"]["arms"]["regressed"]["last_arrivals"] = {"0": 0.1, "1": 0.7, "2": 0.1, "3": 0.1}
+
+    same, other = draw_figures(view_of(copy.deepcopy(played)), ahead), draw_figures(view_of(changed), ahead)
+
+    assert all(same[name] is ahead[name] for name in ahead)
+    assert [name for name in ahead if other[name] is not ahead[name]] == ["arrivals"]
+    assert other == draw_figures(view_of(changed))
 
 
 def test_one_very_slow_step_does_not_squeeze_the_rest(tmp_path: Path) -> None:
