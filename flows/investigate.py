@@ -20,7 +20,7 @@ from narrows.flows.approval import ask as ask_person
 from narrows.flows.board import Board, label_run, page_key, show_page, tag_run, untagged
 from narrows.flows.board_parts import answers_of, ledger_of, links_of, waiting_of
 from narrows.flows.board_rows import judged_at, registered_markdown, rows_of, rung_outcome
-from narrows.flows.cancelling import CancelWatch, ended_state
+from narrows.flows.cancelling import CancelledRunError, CancelWatch, ended_state
 from narrows.flows.casefile import load_case
 from narrows.flows.claims_links import claims_of
 from narrows.flows.client_settings import server_needed, without_heartbeat
@@ -40,6 +40,8 @@ from narrows.inquiry.errors import CaseError, NarrowsError
 from narrows.inquiry.ladder import next_step
 from narrows.inquiry.scopes import Rung
 from narrows.inquiry.steps import Ask, Judge, Launch, Register, Stop, StopReason
+
+_CANCELLED = (LaunchCancelledError, CancelledRunError)
 
 _following: ContextVar[Following | None] = ContextVar("narrows_following", default=None)
 _asked_for: ContextVar[tuple[Feed, str] | None] = ContextVar("narrows_asked_for", default=None)
@@ -227,7 +229,7 @@ def climb(rung: str) -> State[Any]:
     try:
         with following.pulse.of(str(flow_run.id), rung, list(flow_run.tags)):
             _show_steps(following, this)
-    except LaunchCancelledError as error:
+    except _CANCELLED as error:
         return Cancelled(message=str(error))
     verdict, message = rung_outcome(following.feed.seen.state, this)
     label_run(verdict)
@@ -284,7 +286,7 @@ def experiment(key: str, launch: int) -> State[Any]:
         _put_up(following)
         event = _next()
         feed.take()
-    except LaunchCancelledError as error:
+    except _CANCELLED as error:
         return Cancelled(message=str(error))
     assert isinstance(event, Did)
     last = feed.seen.docket.entries[-1]

@@ -187,6 +187,37 @@ def test_a_work_pool_carries_a_case_out_and_goes_on_with_it_after_its_worker_was
     _finish_deployed(stage)
 
 
+@pytest.mark.timeout(600)
+def test_a_deployments_run_waits_without_a_process_and_its_cancel_leaves_none(stage: Stage) -> None:
+    case = yaml.safe_load(stage.case_file.read_text())
+    stage.case_file.write_text(yaml.safe_dump(case | {"budget": {"device_hours": 1, "ask_above_device_hours": 0}}))
+    _deploy(stage)
+    worker = _work(stage)
+    try:
+        _run_deployment(stage, approve_all=False)
+        assert wait_until(lambda: bool(stage.runs(["PAUSED"])) and not _below(worker.pid), WAIT_S), stage.said()
+        assert [one["state"]["name"] for one in stage.runs(["PAUSED"])] == ["Suspended"]
+        assert stage.start("approve", "killed", "--reason", "the queue is empty").wait(WAIT_S) == 0, stage.said()
+
+        assert wait_until(lambda: _launched(stage), WAIT_S), stage.said()
+        (answered,) = [entry.body for entry in stage.entries() if entry.kind is Kind.ANSWERED]
+        assert (answered["decision"], answered["reason"]) == ("approve", "the queue is empty")
+        (run,) = [one for one in stage.runs(["RUNNING"]) if one["deployment_id"]]
+        assert stage.start("--no-prompt", "flow-run", "cancel", run["id"], prefect=True).wait(WAIT_S) == 0, stage.said()
+        assert wait_until(lambda: not stage.runs(ALIVE) and not _below(worker.pid), WAIT_S), stage.said()
+    finally:
+        worker.terminate()
+        worker.wait(60)
+    (cancelled,) = [one for one in stage.runs(["CANCELLED"]) if one["deployment_id"]]
+    assert cancelled["state"]["name"] == "Cancelled"
+    assert stage.runs(["FAILED"]) == []
+
+
+def _launched(stage: Stage) -> bool:
+    entries = stage.entries()
+    return bool(entries) and entries[-1].kind is Kind.LAUNCHED
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(5400)
 def test_twenty_kills_lose_no_verdict_and_leave_no_run_behind(stage: Stage) -> None:
@@ -212,9 +243,10 @@ def _work(stage: Stage) -> subprocess.Popen[bytes]:
     return stage.start("worker", "start", "--pool", "narrows", prefect=True)
 
 
-def _run_deployment(stage: Stage) -> None:
+def _run_deployment(stage: Stage, *, approve_all: bool = True) -> None:
     words = ("deployment", "run", "investigate/investigate", "--param", f"case={stage.case_file}")
-    assert stage.start(*words, "--param", "approve_all=true", prefect=True).wait(WAIT_S) == 0, stage.said()
+    asked = f"approve_all={str(approve_all).lower()}"
+    assert stage.start(*words, "--param", asked, prefect=True).wait(WAIT_S) == 0, stage.said()
 
 
 def _kill_worker(stage: Stage, worker: subprocess.Popen[bytes], draw: random.Random) -> None:
